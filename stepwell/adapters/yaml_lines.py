@@ -1,0 +1,198 @@
+"""YAML that remembers where each value stood, so that an error can name file and line.
+
+Only plain data is read: no tags, no anchors or aliases (306 bytes of nested aliases unfold to gigabytes), no duplicate
+keys, bounded size and depth. `Document.validate` turns what pydantic finds into one `SpecError` that lists every
+problem with its line.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from stepwell.exceptions import SpecError
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 30
+MAX_PROBLEMS_SHOWN = 20
+
+Path_ = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Parsed YAML.
+
+    Attributes:
+        source: the file's name, for messages.
+        data: plain dicts, lists and scalars.
+        lines: path of keys and indices -> line, from 1.
+    """
+
+    source: str
+    data: Any
+    lines: dict[Path_, int]
+
+    def line_of(self, path: Path_) -> int:
+        """The line of the value at ``path``, or of its nearest parent that is in the file."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def error(self, path: Path_, message: str) -> SpecError:
+        """A `SpecError` about the value at ``path``."""
+        return SpecError(f"{self.source}:{self.line_of(path)}: {dotted(path)}: {message}")
+
+    def validate(self, model: type[Model]) -> Model:
+        """The document as ``model``.
+
+        Raises:
+            SpecError: with one line for each problem: file, line, key, what is wrong and what was expected.
+        """
+        try:
+            return model.model_validate(self.data)
+        except ValidationError as error:
+            problems = [self._problem(model, item) for item in error.errors(include_url=False)]
+        shown = sorted(problems)[:MAX_PROBLEMS_SHOWN]
+        more = len(problems) - len(shown)
+        tail = f"\n… and {more} more" if more else ""
+        raise SpecError("\n".join(text for _, text in shown) + tail)
+
+    def _problem(self, model: type[BaseModel], item: Any) -> tuple[int, str]:
+        path = self._path_in_document(item["loc"])
+        line = self.line_of(path)
+        if item["type"] == "extra_forbidden":
+            known = ", ".join(sorted(_fields_at(model, path[:-1])))
+            message = "unknown key" + (f"; known here: {known}" if known else "")
+        elif item["type"] == "missing":
+            message = "missing"
+        else:
+            message = f"{_lower_first(item['msg'].removeprefix('Value error, '))}; found {_brief(item['input'])}"
+        return line, f"{self.source}:{line}: {dotted(path)}: {message}"
+
+    def _path_in_document(self, loc: tuple[str | int, ...]) -> Path_:
+        """pydantic puts names of union members and the like into ``loc``; keep what is a key of the document."""
+        path: Path_ = ()
+        data = self.data
+        for i, part in enumerate(loc):
+            last = i == len(loc) - 1
+            if isinstance(data, dict) and (part in data or last):
+                data = data.get(part)
+            elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+                data = data[part]
+            else:
+                continue
+            path = (*path, part)
+        return path
+
+
+def dotted(path: Path_) -> str:
+    """``('policies', 0, 'name')`` as ``policies[0].name``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or "(whole file)"
+
+
+def load(path: Path) -> Document:
+    """Read a YAML file.
+
+    Raises:
+        SpecError: the file cannot be read, is no YAML, or holds more than plain data; names file and line.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from None
+    return parse(raw, str(path))
+
+
+def parse(raw: bytes, source: str) -> Document:
+    """As `load`, from bytes."""
+    if len(raw) > MAX_BYTES:
+        raise SpecError(f"{source}: {len(raw)} bytes are too many for a spec; at most {MAX_BYTES} are read")
+    try:
+        text = raw.decode("utf-8")
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                raise SpecError(f"{source}:{event.start_mark.line + 1}: anchors and aliases are not allowed; write it out")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{source}: not UTF-8 text (byte {error.start})") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise SpecError(f"{source}:{line}: not valid YAML: {error.problem or error}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise SpecError(f"{source}: not valid YAML: {error or 'nested too deeply'}") from None
+    if node is None:
+        raise SpecError(f"{source}: the file is empty")
+    lines: dict[Path_, int] = {}
+    return Document(source, _value(node, (), lines, source), lines)
+
+
+def _value(node: yaml.Node, path: Path_, lines: dict[Path_, int], source: str) -> Any:
+    line = node.start_mark.line + 1
+    lines.setdefault(path, line)
+    if len(path) > MAX_DEPTH:
+        raise SpecError(f"{source}:{line}: nested more than {MAX_DEPTH} deep")
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(node, path, lines, source)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(child, (*path, i), lines, source) for i, child in enumerate(node.value)]
+    try:
+        return yaml.SafeLoader("").construct_object(node, deep=True)  # type: ignore[no-untyped-call]
+    except (yaml.YAMLError, ValueError) as error:
+        problem = getattr(error, "problem", None) or error
+        raise SpecError(f"{source}:{line}: {dotted(path)}: {problem}") from None
+
+
+def _mapping(node: yaml.MappingNode, path: Path_, lines: dict[Path_, int], source: str) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        key = _value(key_node, (*path, "?"), {}, source)
+        if not isinstance(key, str):
+            raise SpecError(f"{source}:{line}: {dotted(path)}: keys must be text; found {_brief(key)}")
+        if key in result:
+            raise SpecError(f"{source}:{line}: {dotted((*path, key))}: the key stands twice")
+        lines[(*path, key)] = line
+        result[key] = _value(value_node, (*path, key), lines, source)
+    return result
+
+
+def _fields_at(model: type[BaseModel], path: Path_) -> list[str]:
+    """The keys a model knows at a path; empty where that cannot be told."""
+    current: Any = model
+    for part in path:
+        if isinstance(part, int):
+            continue
+        field = current.model_fields.get(part) if _is_model(current) else None
+        current = _model_in(field.annotation) if field else None
+    return list(current.model_fields) if _is_model(current) else []
+
+
+def _model_in(annotation: Any) -> Any:
+    if _is_model(annotation):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _model_in(argument)
+        if found:
+            return found
+    return None
+
+
+def _is_model(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseModel)
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
