@@ -1,0 +1,155 @@
+"""Real servers without containers: installed into one folder, started on 127.0.0.1, ended by process id.
+
+Used by the test-suite and by the demos. Each part has a module with an ``install`` function and a class with ``start``,
+``stop`` and ``kill9``.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from stepwell.exceptions import MissingPartError, StepwellError
+
+__all__ = ["OwnProcess", "exclusive", "free_port", "parts_directory", "require_command", "tail"]
+
+
+def parts_directory() -> Path:
+    """Where parts are installed: ``$STEPWELL_PARTS``, else ``.parts`` of the checkout, else ``$STEPWELL_HOME/parts``.
+
+    The home is ``~/.stepwell`` where the variable is not set. The folder is not made here.
+    """
+    if chosen := os.environ.get("STEPWELL_PARTS"):
+        return Path(chosen).expanduser().absolute()
+    checkout = Path(__file__).resolve().parents[3]
+    if (checkout / "pyproject.toml").exists() and (checkout / "stepwell").is_dir():
+        return checkout / ".parts"
+    return Path(os.environ.get("STEPWELL_HOME", "~/.stepwell")).expanduser().absolute() / "parts"
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nothing listens on.
+
+    It lies below the range that the kernel hands to outgoing connections: a server that restarts on its old port must
+    not find it taken by somebody's client.
+    """
+    low, high = 15_000, 32_768
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        high = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    if high <= low + 1_000:
+        low, high = 1_024, max(high, 2_048)
+    chooser = random.SystemRandom()
+    for _ in range(500):
+        port = chooser.randrange(low, high)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise StepwellError(f"No free port between {low} and {high} on 127.0.0.1 in 500 tries.")
+
+
+def require_command(name: str, package: str) -> str:
+    """The path of a command; raises `MissingPartError` that names Debian's package."""
+    path = shutil.which(name)
+    if path is None:
+        raise MissingPartError(f"The command '{name}' is not installed. On Debian or Ubuntu: apt-get install {package}")
+    return path
+
+
+@contextlib.contextmanager
+def exclusive(lock: Path) -> Iterator[None]:
+    """Hold a file lock, so that of several processes one installs and the others wait and then find it done."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def tail(path: Path, lines: int = 15) -> str:
+    """The last lines of a log file; a note where there is none."""
+    try:
+        with path.open(errors="replace") as handle:
+            return "".join(deque(handle, lines)).rstrip() or "(the log is empty)"
+    except OSError:
+        return "(no log)"
+
+
+class OwnProcess:
+    """A server process in a session of its own, so that a Ctrl-C meant for us does not reach it. Ended by its id."""
+
+    def __init__(
+        self, command: Sequence[str], log: Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        """Start it; standard output and error are appended to ``log``."""
+        self.name = Path(command[0]).name
+        self.log = log
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=cwd, env=env,
+                start_new_session=True, close_fds=True,
+            )  # fmt: skip
+        # A test run that ends early must leave no server behind.
+        atexit.register(self.kill9)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        return self._popen.poll() is None
+
+    def wait_ready(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait until ``ready()``. Ends the process and raises `StepwellError` with the log's tail when it is not in time."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            if not self.running:
+                code = self._popen.returncode
+                self._forget()
+                raise StepwellError(f"{what} ended with exit code {code} while starting. {self._tail()}")
+            if time.monotonic() > deadline:
+                self.kill9()
+                raise StepwellError(f"{what} was not ready within {timeout_s:.0f} s and was ended. {self._tail()}")
+            time.sleep(0.05)
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Ask it to end (SIGTERM) and wait for the exit; kill it when it has not ended in time."""
+        self._signal(signal.SIGTERM)
+        try:
+            self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            self._popen.wait()
+        self._forget()
+
+    def kill9(self) -> None:
+        """End it at once (SIGKILL) and wait until the process is gone, zombie included."""
+        self._signal(signal.SIGKILL)
+        self._popen.wait()
+        self._forget()
+
+    def freeze(self) -> None:
+        """Stop its clockwork (SIGSTOP), as a long pause of the machine does."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.running:  # Popen has not reaped it, so the id is still ours
+            self._popen.send_signal(number)
+
+    def _forget(self) -> None:
+        atexit.unregister(self.kill9)
+
+    def _tail(self) -> str:
+        return f"Last lines of {self.log}:\n{tail(self.log)}"
