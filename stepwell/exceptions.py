@@ -49,7 +49,14 @@ class MissingPartError(StepwellError):
 
 
 class EventError(StepwellError):
-    """A record is not an event."""
+    """A record is not an event.
+
+    ``reason`` is a short stable code (e.g. ``trailing-bytes``): what dead letters are counted and searched by.
+    """
+
+    def __init__(self, message: str | None = None, *, reason: str = "invalid-event") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class UnknownSchemaError(EventError):

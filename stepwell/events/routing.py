@@ -1,0 +1,49 @@
+"""Where a record goes: topic and key.
+
+Records with one key stay in order, in one partition; so everything about an episode has the episode's id as its key, and
+everything that is judged per policy has the policy's name.
+"""
+
+from stepwell.events import model
+from stepwell.events.catalogue import BY_CLASS
+from stepwell.events.model import Event, LogRecord
+from stepwell.exceptions import EncodeError
+
+_KEYED_BY_POLICY = (
+    model.VerdictIssued,
+    model.PatternDetected,
+    model.RetrainRequested,
+    model.RetrainWithdrawn,
+    model.RetrainAnswered,
+)
+
+
+def topic_of(record: LogRecord) -> str:
+    """The record's home topic.
+
+    Raises:
+        EncodeError: the record's class is not in the catalogue.
+    """
+    entry = BY_CLASS.get(type(record))
+    if entry is None:
+        raise EncodeError(f"{type(record).__name__} is no record type of the catalogue", reason="unknown-type")
+    return entry.topic
+
+
+def key_of(record: LogRecord) -> bytes:
+    """The record's key: which records it must stay in order with.
+
+    A dead letter keeps its source's key (empty where that had none).
+    """
+    match record:
+        case model.SnapshotTaken():
+            return f"{record.episode_id}/{record.attempt}".encode()
+        case model.PositionSaved():
+            return f"checkpoint/{record.partition}".encode()
+        case model.DeadLetter():
+            return record.source_key or b""
+        case model.TelemetrySampled():
+            return (record.episode_id or record.worker_id).encode()
+        case Event():
+            # A class pattern per policy type would read nicer, but this runs once per event written.
+            return (record.policy if isinstance(record, _KEYED_BY_POLICY) else record.episode_id).encode()
