@@ -1,0 +1,89 @@
+"""The command ``stepwell``.
+
+Each module named in ``_MODULES`` adds its commands with ``register(app)``. Such a module imports at its top only what
+is cheap and always there (Typer, `stepwell.exceptions`); everything else is imported inside the commands, so that
+``stepwell --help`` answers at once and needs no optional part.
+"""
+
+import importlib
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+import stepwell
+from stepwell.exceptions import ConfigurationError, MissingPartError, StepwellError
+
+# One line each, in the order of `stepwell --help`.
+_MODULES: tuple[str, ...] = (
+    "config",
+)  # fmt: skip
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def build_app() -> typer.Typer:
+    """The whole command line. A module whose optional part is missing leaves a command that says what to install."""
+    app = typer.Typer(
+        name="stepwell",
+        help="Evaluate robot policies through an event-sourced state machine on a message log.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name in _MODULES:
+        try:
+            module = importlib.import_module(f"stepwell.cli.{name}")
+        except (MissingPartError, ModuleNotFoundError) as error:
+            _register_missing(app, name, error)
+        else:
+            module.register(app)
+    return app
+
+
+def main() -> None:
+    """Run the command line: exit code 0, 1 for what failed, 2 for wrong usage or configuration, 130 for Ctrl-C."""
+    debug = os.environ.get("STEPWELL_DEBUG", "").lower() in {"1", "true", "yes", "on"}
+    try:
+        build_app()()
+    except StepwellError as error:
+        if debug:
+            raise
+        _say(error)
+        sys.exit(EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED)
+
+
+def _say(error: StepwellError) -> None:
+    from stepwell.redaction import redact_text
+    from stepwell.structured_logging import escape_text
+
+    print(f"stepwell: {escape_text(redact_text(str(error)))}", file=sys.stderr)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"stepwell {stepwell.__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Evaluate robot policies through an event-sourced state machine on a message log."""
+
+
+def _register_missing(app: typer.Typer, module: str, error: Exception) -> None:
+    """Stand in for a module that cannot be loaded: its name stays a command, which tells why."""
+
+    def missing() -> None:
+        if isinstance(error, MissingPartError):
+            raise error
+        raise MissingPartError(f"{error}; pip install 'stepwell[all]' brings all optional parts") from error
+
+    app.command(module.replace("_", "-"), help="Not available: an optional part is missing.")(missing)

@@ -1,0 +1,59 @@
+"""Hiding secrets in text that people or files will see. Pure, and below every other room: all of them can use it."""
+
+import re
+from urllib.parse import unquote
+
+HIDDEN = "***"
+
+# A key with one of these words in it holds a secret, whatever stands before it ("kafka_sasl_password").
+_SECRET_WORD = r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credentials?|authorization)"
+_SECRET_KEY = re.compile(rf"(?:^|[-_.])(?:\w*?){_SECRET_WORD}s?(?:$|[-_.])", re.IGNORECASE)
+# Keys that only say where a secret lies, or that there is one.
+_HARMLESS_KEY = re.compile(r"[-_](?:file|path|dir|name|count|hash|env)$", re.IGNORECASE)
+
+# user:password@ after "://". The password may hold "/" or "@" where somebody forgot to quote them, so everything up to
+# the last "@" before white space, a quote or a comma goes.
+_URL_CREDENTIALS = re.compile(
+    r"(?P<head>\b[a-z][a-z0-9+.\-]*://[^\s/?#:@\"']*):(?P<password>[^\s\"',]*)@", re.IGNORECASE
+)
+# password=... in a query string or in a libpq connection string, where quoted values may hold spaces.
+_PARAMETER = re.compile(
+    rf"""(?P<key>\b[\w.\-]*{_SECRET_WORD}) (?P<equals>\s*=\s*)
+         (?: '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | [^\s&;,'"]+ )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether a value under this key must not be shown."""
+    return bool(_SECRET_KEY.search(key)) and not _HARMLESS_KEY.search(key)
+
+
+def redact_text(text: str) -> str:
+    """The text with passwords in URLs and ``password=...`` parameters replaced by ``***``."""
+    if "@" in text and "://" in text:
+        text = _URL_CREDENTIALS.sub(lambda match: f"{match['head']}:{HIDDEN}@", text)
+    if "=" in text:
+        text = _PARAMETER.sub(_redact_parameter, text)
+    return text
+
+
+def redact_url(url: str) -> str:
+    """The URL as it may be shown: user, host, path and harmless parameters stay, passwords become ``***``.
+
+    Works on any text; text that is no URL comes back with its ``password=...`` parameters hidden, else unchanged.
+    """
+    return redact_text(url)
+
+
+def redact_secret(text: str, secret: str | None) -> str:
+    """The text with every occurrence of one known secret hidden, quoted (``%40``) or not."""
+    for form in {secret or "", unquote(secret or "")} - {""}:
+        text = text.replace(form, HIDDEN)
+    return text
+
+
+def _redact_parameter(match: re.Match[str]) -> str:
+    if _HARMLESS_KEY.search(match["key"]):
+        return match[0]
+    return f"{match['key']}{match['equals']}{HIDDEN}"
