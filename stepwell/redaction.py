@@ -6,7 +6,8 @@ from urllib.parse import unquote
 HIDDEN = "***"
 
 # A key with one of these words in it holds a secret, whatever stands before it ("kafka_sasl_password").
-_SECRET_WORD = r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credentials?|authorization)"
+_WORDS = "pass(?:word|wd|phrase)? pwd secret token (?:api|access|private)[-_]?key credentials? authorization"
+_SECRET_WORD = f"(?:{_WORDS.replace(' ', '|')})"
 _SECRET_KEY = re.compile(rf"(?:^|[-_.])(?:\w*?){_SECRET_WORD}s?(?:$|[-_.])", re.IGNORECASE)
 # Keys that only say where a secret lies, or that there is one.
 _HARMLESS_KEY = re.compile(r"[-_](?:file|path|dir|name|count|hash|env)$", re.IGNORECASE)

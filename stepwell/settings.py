@@ -33,6 +33,7 @@ FILE_NAME = "stepwell.toml"
 
 _HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
 _PORT_MAX = 65535
+_STRICT = Field(strict=True)
 _LOG_FORMS = "local:DIRECTORY or kafka://host:port[,host:port]"
 _DATABASE_FORMS = "embedded:DIRECTORY or postgresql://user@host:port/database"
 
@@ -56,7 +57,8 @@ def _check_log(url: str) -> str:
         for broker in brokers:
             match = _HOST_PORT.fullmatch(broker)
             if not match or not 0 < int(match[1]) <= _PORT_MAX:
-                raise ValueError(f"broker {redact_url(broker)!r} is not host:port")
+                # What stands before an @ may be a password.
+                raise ValueError(f"broker {broker.rpartition('@')[2]!r} is not host:port")
         return "kafka://" + ",".join(brokers)
     raise ValueError(f"expected {_LOG_FORMS}")
 
@@ -238,8 +240,12 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1, cutoff=0.6)
-    return f" (did you mean {near[0]}?)" if near else f" (known: {', '.join(sorted(known))})"
+    # The common prefix would make every variable look like every other.
+    near = get_close_matches(name.removeprefix(ENV_PREFIX), [each.removeprefix(ENV_PREFIX) for each in known], n=1)
+    if not near:
+        return f" (known: {', '.join(sorted(known))})"
+    prefix = ENV_PREFIX if name.startswith(ENV_PREFIX) else ""
+    return f" (did you mean {prefix}{near[0]}?)"
 
 
 def _find_file() -> Path | None:
@@ -261,7 +267,8 @@ def _read_file(path: Path) -> dict[str, Any]:
         if key not in fields:
             raise ConfigurationError(f"{path}: unknown key {key!r}{_did_you_mean(key, list(fields))}")
         # By way of JSON: strict there still takes a string for a path, but neither "30" nor true for a number.
-        adapter: TypeAdapter[Any] = TypeAdapter(Annotated[fields[key].annotation, *fields[key].metadata])
+        field = fields[key]
+        adapter: TypeAdapter[Any] = TypeAdapter(Annotated[field.annotation, *field.metadata, _STRICT])  # type: ignore[arg-type]
         try:
             adapter.validate_json(json.dumps(value, default=str), strict=True)
         except ValidationError as error:
