@@ -89,3 +89,9 @@ def new_database(postgres_server: str) -> Iterator[Callable[[], str]]:
 def postgres_url(new_database: Callable[[], str]) -> str:
     """URL of an empty PostgreSQL database, one per test module."""
     return new_database()
+
+
+@pytest.fixture(scope="session")
+def soak_seeds() -> int:
+    """How many seeds the soak run asks for (``make soak SEEDS=...``); 0 in an ordinary run, which takes its own few."""
+    return int(os.environ.get("SOAK_SEEDS", "0"))
