@@ -1,0 +1,291 @@
+"""What a record must satisfy beyond its schema, when it is written and when it is read.
+
+Only the head and the fields that steer something are judged. NaN and infinity in actions, observations, rewards and
+metrics are facts about what happened: they are kept, and judged by the rules. Text that people wrote (messages, reasons)
+is kept as it is; what a database cannot store is its projector's to refuse.
+
+A timestamp's window is judged apart (`check_time`), because it needs the record's broker time.
+"""
+
+import math
+from collections.abc import Callable
+
+from stepwell.events import model
+from stepwell.events.catalogue import BY_CLASS
+from stepwell.events.model import Event, LogRecord, Tensor
+from stepwell.events.topics import EPISODE_COMMANDS, EPISODE_EVENTS
+
+MAX_RECORD_BYTES = 1_000_000
+"""The largest value of a record (bytes): below the 1,048,588 that a Kafka broker takes by default, with headers and key."""
+
+MAX_EVENT_BYTES = 768 * 1024
+"""The largest value of an event (bytes), so that it still fits whole into a dead letter. Larger arrays go to the artifact
+store, with a reference in the event."""
+
+MAX_ID_CHARACTERS = 200
+"""The longest id in a head."""
+
+ITEM_BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
+"""The dtypes of tensors, and the bytes of one element."""
+
+PAST_WINDOW_US = 30 * 24 * 3600 * 1_000_000
+"""How long before its broker time a live event may have happened (µs): 30 days, for sites that were offline."""
+
+FUTURE_WINDOW_US = 10 * 60 * 1_000_000
+"""How far a producer's clock may run ahead of the broker's (µs): 10 minutes."""
+
+_HEX = frozenset("0123456789abcdef")
+_NO_TRACE = "0" * 32
+_MAX_AXIS = 2**31
+
+
+class Refusal(ValueError):
+    """A record says something that no record may say. ``reason`` is a short stable code."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def check_record(record: LogRecord) -> None:
+    """Judge a record's head and control fields.
+
+    Raises:
+        Refusal: with the field and what was expected.
+    """
+    if isinstance(record, Event):
+        _check_head(record)
+    special = _SPECIAL.get(type(record))
+    if special is not None:
+        special(record)
+
+
+def check_time(event: Event, broker_time_us: int) -> None:
+    """Judge when a live event says it happened, against the broker's time of append (µs) and never against now.
+
+    Imported recordings may be of any age.
+
+    Raises:
+        Refusal: reason ``timestamp``.
+    """
+    if event.origin == "import":
+        return
+    late_us = broker_time_us - event.occurred_at
+    if not -FUTURE_WINDOW_US <= late_us <= PAST_WINDOW_US:
+        raise Refusal(
+            "timestamp",
+            f"occurred_at {event.occurred_at} lies {abs(late_us) / 1e6:.0f} s {'before' if late_us > 0 else 'after'} the "
+            f"broker's time {broker_time_us}; allowed are {PAST_WINDOW_US // 1_000_000} s before and "
+            f"{FUTURE_WINDOW_US // 1_000_000} s after (recordings brought in later say origin=import)",
+        )
+
+
+def check_tensor(tensor: Tensor, place: str) -> None:
+    """Judge whether name, dtype, shape and data (or the reference) of a tensor fit together.
+
+    Raises:
+        Refusal: reason ``tensor``.
+    """
+    item_bytes = ITEM_BYTES.get(tensor.dtype)
+    if item_bytes is None:
+        raise Refusal("tensor", f"{place}: dtype {tensor.dtype!r} is none of {', '.join(ITEM_BYTES)}")
+    shape = tensor.shape
+    for axis in shape:
+        if not 0 <= axis < _MAX_AXIS:
+            raise Refusal("tensor", f"{place}: {axis} is no length of an axis")
+    if tensor.uri is None:
+        if tensor.sha256 is not None:
+            raise Refusal("tensor", f"{place}: sha256 is given without uri")
+        if math.prod(shape) * item_bytes != len(tensor.data):
+            wanted = math.prod(shape) * item_bytes
+            raise Refusal("tensor", f"{place}: shape {shape} of {tensor.dtype} takes {wanted} bytes, not {len(tensor.data)}")
+    else:
+        if tensor.data:
+            raise Refusal("tensor", f"{place}: data and uri are both given")
+        if tensor.sha256 is None or len(tensor.sha256) != 32:
+            raise Refusal("tensor", f"{place}: a reference needs the SHA-256 of the artifact (32 bytes)")
+
+
+def _check_head(event: Event) -> None:
+    """One expression for the usual case; what is wrong is worked out only where something is."""
+    step = event.step
+    sim_time = event.sim_time
+    trace_id = event.trace_id
+    episode_id = event.episode_id
+    if (
+        event.attempt >= 1
+        and event.producer_seq >= 0
+        and event.occurred_at >= 0
+        and (step is None or step >= 0)
+        and (sim_time is None or math.isfinite(sim_time))
+        and len(trace_id) == 32
+        and _HEX.issuperset(trace_id)
+        and trace_id != _NO_TRACE
+        and 0 < len(event.producer_id) <= MAX_ID_CHARACTERS
+        and 0 < len(episode_id) <= MAX_ID_CHARACTERS
+        and 0 < len(event.run_id) <= MAX_ID_CHARACTERS
+        and event.producer_id.isprintable()
+        and episode_id.isprintable()
+        and event.run_id.isprintable()
+    ):
+        return
+    _at_least("attempt", event.attempt, 1)
+    _at_least("producer_seq", event.producer_seq, 0)
+    _at_least("occurred_at", event.occurred_at, 0)
+    _at_least("step", step, 0)
+    _finite("sim_time", sim_time)
+    if len(trace_id) != 32 or not _HEX.issuperset(trace_id) or trace_id == _NO_TRACE:
+        raise Refusal("trace-id", f"trace_id {trace_id[:40]!r}: 32 lower-case hexadecimal digits are needed, not all zero")
+    needed = BY_CLASS[type(event)].topic in (EPISODE_EVENTS, EPISODE_COMMANDS)
+    _id("producer_id", event.producer_id)
+    _id("run_id", event.run_id, needed=needed)
+    _id("episode_id", episode_id, needed=needed)
+
+
+def _id(name: str, text: str, *, needed: bool = True) -> None:
+    if needed and not text:
+        raise Refusal("id", f"{name} is empty")
+    if len(text) > MAX_ID_CHARACTERS:
+        raise Refusal("id", f"{name} has {len(text)} characters; at most {MAX_ID_CHARACTERS} are allowed")
+    if not text.isprintable():
+        raise Refusal("id", f"{name} {text!r} holds control or invisible characters")
+
+
+def _at_least(name: str, number: int | None, minimum: int) -> None:
+    if number is not None and number < minimum:
+        raise Refusal("range", f"{name} is {number}; the least is {minimum}")
+
+
+def _finite(name: str, number: float | None) -> None:
+    if number is not None and not math.isfinite(number):
+        raise Refusal("not-finite", f"{name} is {number}; a finite number is needed")
+
+
+def _duration(name: str, seconds: float | None) -> None:
+    if seconds is not None and not 0.0 <= seconds < math.inf:
+        raise Refusal("not-finite" if not math.isfinite(seconds) else "range", f"{name} is {seconds}; a duration is needed")
+
+
+def _digest(name: str, digest: bytes | None) -> None:
+    if digest is not None and len(digest) > 64:
+        raise Refusal("digest", f"{name} has {len(digest)} bytes; a digest has at most 64")
+
+
+def _request(event: model.Request) -> None:
+    _at_least("repetition", event.repetition, 0)
+    _at_least("max_steps", event.max_steps, 1)
+    _id("policy", event.policy)
+
+
+def _ready(event: model.SimReady) -> None:
+    _at_least("first_step", event.first_step, 0)
+    _duration("step_duration_s", event.step_duration_s)
+    _digest("state_digest", event.state_digest)
+    for tensor in event.observation:
+        check_tensor(tensor, "observation")
+
+
+def _action(event: model.ActionSent) -> None:
+    _at_least("first_step", event.first_step, 0)
+    _at_least("n_steps", event.n_steps, 1)
+    _at_least("observed_step", event.observed_step, 0)
+    _duration("inference_s", event.inference_s)
+    if event.step != event.first_step:
+        raise Refusal("step", f"step {event.step} must equal first_step {event.first_step}")
+    check_tensor(event.action, "action")
+
+
+def _step_done(event: model.StepDone) -> None:
+    if event.step is None:
+        raise Refusal("step", "step is missing: which step was done?")
+    if event.action_seq < 0:
+        _at_least("action_seq", event.action_seq, 0)
+    if event.step_wall_s is not None:
+        _duration("step_wall_s", event.step_wall_s)
+    if event.state_digest is not None:
+        _digest("state_digest", event.state_digest)
+    for tensor in event.observation:
+        check_tensor(tensor, "observation")
+
+
+def _end(event: model.EpisodeEnded | model.EpisodeFailed | model.EpisodeAborted) -> None:
+    _at_least("n_steps", event.n_steps, 0)
+    _at_least("last_sim_seq", event.last_sim_seq, -1)
+    _at_least("last_agent_seq", event.last_agent_seq, -1)
+
+
+def _checkpoint(event: model.CheckpointSaved) -> None:
+    _at_least("size_bytes", event.size_bytes, 0)
+    if len(event.sha256) != 32:
+        raise Refusal("digest", f"sha256 has {len(event.sha256)} bytes; 32 are needed")
+
+
+def _silence(event: model.EpisodeStalled | model.EpisodeTimedOut) -> None:
+    _at_least("owed_seq", event.owed_seq, 0)
+    _at_least("flips", event.flips, 0)
+    _duration("idle_s", event.idle_s)
+
+
+def _verdict(event: model.VerdictIssued) -> None:
+    _at_least("revision", event.revision, 0)
+    _at_least("n_steps", event.n_steps, 0)
+    _id("policy", event.policy)
+
+
+def _trigger(
+    event: model.PatternDetected | model.RetrainRequested | model.RetrainWithdrawn | model.RetrainAnswered,
+) -> None:
+    _id("trigger_id", event.trigger_id)
+    _id("policy", event.policy)
+
+
+def _retrain(event: model.RetrainRequested) -> None:
+    _trigger(event)
+    for share in event.sampling_weights:
+        _duration("sampling_weights.weight", share.weight)
+
+
+def _command(event: model.CommandIssued) -> None:
+    _id("command_id", event.command_id)
+
+
+def _snapshot(record: model.SnapshotTaken) -> None:
+    _id("episode_id", record.episode_id)
+    _at_least("attempt", record.attempt, 1)
+    _at_least("partition", record.partition, 0)
+
+
+def _position(record: model.PositionSaved) -> None:
+    _at_least("partition", record.partition, 0)
+    _at_least("rewind_offset", record.rewind_offset, 0)
+    _at_least("committed_offset", record.committed_offset, 0)
+
+
+def _telemetry(record: model.TelemetrySampled) -> None:
+    _id("worker_id", record.worker_id)
+    _at_least("sampled_at", record.sampled_at, 0)
+    _at_least("sample_seq", record.sample_seq, 0)
+
+
+_SPECIAL: dict[type[LogRecord], Callable[..., None]] = {
+    model.EpisodeRequested: _request,
+    model.RetryRequested: _request,
+    model.SimReady: _ready,
+    model.ActionSent: _action,
+    model.StepDone: _step_done,
+    model.EpisodeEnded: _end,
+    model.EpisodeFailed: _end,
+    model.EpisodeAborted: _end,
+    model.CheckpointSaved: _checkpoint,
+    model.EpisodeStalled: _silence,
+    model.EpisodeTimedOut: _silence,
+    model.VerdictIssued: _verdict,
+    model.PatternDetected: _trigger,
+    model.RetrainRequested: _retrain,
+    model.RetrainWithdrawn: _trigger,
+    model.RetrainAnswered: _trigger,
+    model.CommandIssued: _command,
+    model.SnapshotTaken: _snapshot,
+    model.PositionSaved: _position,
+    model.TelemetrySampled: _telemetry,
+}
