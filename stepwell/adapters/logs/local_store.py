@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -63,9 +63,11 @@ class Store:
         lock: held through each transaction; given where several stores share the connection.
     """
 
-    def __init__(self, connection: sqlite3.Connection, where: str, lock: threading.RLock | None = None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, where: str, lock: AbstractContextManager[object] | None = None
+    ) -> None:
         self._connection = connection
-        self._lock = threading.RLock() if lock is None else lock
+        self._lock: AbstractContextManager[object] = threading.RLock() if lock is None else lock
         self._process = os.getpid()
         self._closed = False
         self.where = where
