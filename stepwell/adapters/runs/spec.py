@@ -1,0 +1,211 @@
+"""The task spec: a declared matrix of policies × scenes × seeds × perturbations, read from YAML and checked whole.
+
+Nothing is started before everything has been checked: unknown keys, wrong types, unknown names, a policy that cannot do a
+scene's task or needs an observation that the scene does not give. Each problem names file, line and what was expected.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from stepwell.adapters.policies import DefectSpec, PolicySpec, problems_between, validate_policy
+from stepwell.adapters.simulators import SimulatorSpec, validate_simulator
+from stepwell.adapters.yaml_lines import Document, Path_, load
+from stepwell.exceptions import SpecError
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+MAX_EPISODES = 1_000_000
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+StepBudget = Annotated[int, Field(ge=1, le=10_000_000)]
+Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class DefectEntry(_Strict):
+    """A fault put into a policy on purpose."""
+
+    kind: str
+    options: dict[str, Any] = {}
+
+
+class PolicyEntry(_Strict):
+    """One policy under test."""
+
+    name: Name
+    kind: str
+    version: str = "1"
+    checkpoint: str | None = None
+    options: dict[str, Any] = {}
+    defects: list[DefectEntry] = []
+    scenes: list[Name] | None = Field(None, description="the scenes it is tried in; all where left out")
+
+    def policy(self) -> PolicySpec:
+        """What the policy's process is started with."""
+        defects = tuple(DefectSpec(kind=defect.kind, options=defect.options) for defect in self.defects)
+        return PolicySpec(
+            name=self.name, kind=self.kind, options=self.options, defects=defects, version=self.version,
+            checkpoint=self.checkpoint,
+        )  # fmt: skip
+
+
+class SceneEntry(_Strict):
+    """One task in one setting."""
+
+    name: Name
+    task: str = Field(description="simulator/task, e.g. metaworld/reach-v3")
+    options: dict[str, Any] = {}
+    max_steps: StepBudget | None = Field(None, description="overrides the spec's step budget")
+
+
+class PerturbationEntry(_Strict):
+    """A change to the simulated world that policies should bear."""
+
+    name: Name
+    options: dict[str, Any] = {}
+    scenes: list[Name] | None = Field(None, description="the scenes it is applied to; all where left out")
+
+
+class TimeoutEntry(_Strict):
+    """How long to wait for each component, in seconds of wall time."""
+
+    start_s: Seconds = 120.0
+    reset_s: Seconds = 60.0
+    step_s: Seconds = 30.0
+    act_s: Seconds = 30.0
+
+
+class RunSpec(_Strict):
+    """A whole run."""
+
+    run: Name = Field(description="names the run; part of every run id made from this spec")
+    policies: Annotated[list[PolicyEntry], Field(min_length=1)]
+    scenes: Annotated[list[SceneEntry], Field(min_length=1)]
+    seeds: Annotated[list[Seed], Field(min_length=1)]
+    perturbations: Annotated[list[PerturbationEntry], Field(min_length=1)] = [PerturbationEntry(name="none")]
+    repetitions: Annotated[int, Field(ge=1, le=10_000)] = 1
+    max_steps: StepBudget = 500
+    parallel: Annotated[int, Field(ge=1, le=256)] = 1
+    timeouts: TimeoutEntry = TimeoutEntry()
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> "RunSpec":
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("the same seed stands twice in seeds; use repetitions for that")
+        return self
+
+
+def load_spec(path: Path) -> RunSpec:
+    """Read and check a spec.
+
+    Raises:
+        SpecError: lists every problem, each with file and line; nothing was started.
+    """
+    return check_spec(load(path))
+
+
+def check_spec(document: Document) -> RunSpec:
+    """As `load_spec`, for a document that has been read."""
+    spec = document.validate(RunSpec)
+    problems = [
+        *_double_names(spec),
+        *_unknown_scenes(spec),
+        *(_pair_problems(spec) or _emptiness(spec)),
+    ]
+    if problems:
+        unique = list(dict.fromkeys(str(document.error(path, message)) for path, message in problems))
+        raise SpecError("\n".join(unique))
+    return spec
+
+
+Problem = tuple[Path_, str]
+
+
+def _double_names(spec: RunSpec) -> list[Problem]:
+    found: list[Problem] = []
+    for key, entries in (("policies", spec.policies), ("scenes", spec.scenes), ("perturbations", spec.perturbations)):
+        seen: set[str] = set()
+        for i, entry in enumerate(entries):
+            if entry.name in seen:
+                found.append(((key, i, "name"), f"the name {entry.name!r} stands twice; expected each name once"))
+            seen.add(entry.name)
+    return found
+
+
+def _unknown_scenes(spec: RunSpec) -> list[Problem]:
+    known = [scene.name for scene in spec.scenes]
+    return [
+        ((key, i, "scenes", k), f"no scene is named {name!r}; expected one of: {', '.join(known)}")
+        for key, entries in (("policies", spec.policies), ("perturbations", spec.perturbations))
+        for i, entry in enumerate(entries)
+        for k, name in enumerate(entry.scenes or ())
+        if name not in known
+    ]
+
+
+def _pair_problems(spec: RunSpec) -> list[Problem]:
+    """Each policy, scene and perturbation by itself, then each pair that the matrix brings together."""
+    found: list[Problem] = []
+    for i, policy in enumerate(spec.policies):
+        found += [(("policies", i, *p.path), _told(p)) for p in validate_policy(policy.policy())]
+    if found:
+        return found
+    for k, scene in enumerate(spec.scenes):
+        if "/" not in scene.task.strip("/"):
+            found.append((("scenes", k, "task"), f"expected simulator/task; found {scene.task!r}"))
+            continue
+        simulator = SimulatorSpec.parse(scene.task, scene=scene.options)
+        problems = [(_scene_path(k, p.path), _told(p)) for p in validate_simulator(simulator)]
+        found += problems
+        if problems:
+            continue
+        for i, policy in enumerate(spec.policies):
+            if applies(policy.scenes, scene.name):
+                found += [
+                    (("policies", i, *p.path), f"{_told(p)} (scene {scene.name!r})")
+                    for p in problems_between(policy.policy(), simulator)
+                ]
+        for j, perturbation in enumerate(spec.perturbations):
+            if applies(perturbation.scenes, scene.name):
+                perturbed = SimulatorSpec.parse(scene.task, scene=scene.options, perturbation=perturbation.options)
+                found += [
+                    (("perturbations", j, "options", *p.path[1:]), f"{_told(p)} (scene {scene.name!r})")
+                    for p in validate_simulator(perturbed)
+                ]
+    return found
+
+
+def _scene_path(index: int, path: Path_) -> Path_:
+    """Where a problem of a `SimulatorSpec` stands in the spec file."""
+    rest = ("options", *path[1:]) if path[:1] == ("scene",) else ("task",)
+    return ("scenes", index, *rest)
+
+
+def _told(problem: Any) -> str:
+    return f"{problem.message}; expected {problem.expected}" if problem.expected else str(problem.message)
+
+
+def _emptiness(spec: RunSpec) -> list[Problem]:
+    cells = sum(
+        1
+        for policy in spec.policies
+        for scene in spec.scenes
+        for perturbation in spec.perturbations
+        if applies(policy.scenes, scene.name) and applies(perturbation.scenes, scene.name)
+    )
+    episodes = cells * len(spec.seeds) * spec.repetitions
+    if episodes == 0:
+        return [((), "the matrix is empty: no policy and perturbation share a scene")]
+    if episodes > MAX_EPISODES:
+        return [((), f"the matrix has {episodes} episodes; at most {MAX_EPISODES} are allowed in one run")]
+    return []
+
+
+def applies(scenes: list[str] | None, scene: str) -> bool:
+    """Whether a policy or perturbation with this list of scenes takes part in the scene."""
+    return scenes is None or scene in scenes
