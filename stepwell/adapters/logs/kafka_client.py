@@ -1,0 +1,73 @@
+"""What all of Kafka's clients here share: options, and saying once that the cluster is away or back."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from confluent_kafka import KafkaError
+
+__all__ = ["CALL_TIMEOUT_S", "Availability", "base_options"]
+
+CALL_TIMEOUT_S = 30.0
+"""How long a call that needs an answer waits for it before it raises `LogUnavailableError` (s)."""
+
+_log = structlog.get_logger(__name__)
+_AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
+_LASTING = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
+
+
+class Availability:
+    """Says once that the cluster is away, and once that it is back.
+
+    librdkafka reports every failed connection of every client; for a worker that waits, one line is enough.
+    """
+
+    def __init__(self, client: str) -> None:
+        self._client = client
+        self._away = False
+
+    @property
+    def away(self) -> bool:
+        """Whether the last thing heard was that the cluster is away."""
+        return self._away
+
+    def on_error(self, error: KafkaError) -> None:
+        """The driver's error callback. Fatal errors never come here: the driver raises them from the call."""
+        if error.code() in _LASTING:
+            self._say_away("log_refuses_us", error)
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._say_away("log_away", error)
+        elif error.code() not in _AWAY:
+            _log.warning("log_client_error", client=self._client, code=error.name(), reason=error.str())
+
+    def on_success(self) -> None:
+        """Call when something came through."""
+        if self._away:
+            self._away = False
+            _log.info("log_back", client=self._client)
+
+    def _say_away(self, event: str, error: KafkaError) -> None:
+        if not self._away:
+            self._away = True
+            _log.warning(event, client=self._client, code=error.name(), reason=error.str(), then="waiting")
+
+
+def base_options(
+    bootstrap: str, options: Mapping[str, Any], on_error: Callable[[KafkaError], None] | None
+) -> dict[str, Any]:
+    """Options of every client. ``options`` are the user's own (security and the like) and are never logged."""
+    base: dict[str, Any] = {
+        "bootstrap.servers": bootstrap,
+        "client.id": "stepwell",
+        # librdkafka would write each failed connection to standard error; `Availability` says it once instead.
+        "log_level": 2,
+        "reconnect.backoff.ms": 100,
+        "reconnect.backoff.max.ms": 2_000,
+        "socket.keepalive.enable": True,
+        "socket.timeout.ms": 20_000,
+        "topic.metadata.refresh.interval.ms": 60_000,
+        "allow.auto.create.topics": False,
+    }
+    if on_error is not None:
+        base["error_cb"] = on_error
+    return {**base, **options}
