@@ -1,5 +1,6 @@
 """What all of Kafka's clients here share: options, and saying once that the cluster is away or back."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,9 @@ CALL_TIMEOUT_S = 30.0
 """How long a call that needs an answer waits for it before it raises `LogUnavailableError` (s)."""
 
 _log = structlog.get_logger(__name__)
+_driver_log = logging.getLogger("stepwell.librdkafka")
+_driver_log.addHandler(logging.NullHandler())
+_driver_log.propagate = False
 _AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
 _LASTING = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
 
@@ -59,8 +63,10 @@ def base_options(
     base: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
         "client.id": "stepwell",
-        # librdkafka would write each failed connection to standard error; `Availability` says it once instead.
+        # librdkafka would write each failed connection to standard error. `Availability` says it once instead, and what
+        # is fatal comes as an exception.
         "log_level": 2,
+        "logger": _driver_log,
         "reconnect.backoff.ms": 100,
         "reconnect.backoff.max.ms": 2_000,
         "socket.keepalive.enable": True,
