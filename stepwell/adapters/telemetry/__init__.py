@@ -1,0 +1,1 @@
+"""What a worker measures of its host and publishes to ``stepwell.telemetry``: CPU, memory, GPU."""

@@ -1,0 +1,104 @@
+"""A thread beside a worker that publishes what the samplers measure, every few seconds.
+
+Telemetry is advice: whatever goes wrong here is said once and never stops the worker.
+"""
+
+import platform
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from stepwell.adapters.telemetry.gpu import GpuSampler
+from stepwell.adapters.telemetry.host import HostSampler
+from stepwell.engine.ports import MessageLog, OutgoingRecord, Producer
+from stepwell.events.model import LogRecord, TelemetryPoint, TelemetrySampled
+from stepwell.exceptions import MissingPartError, StepwellError
+
+INTERVAL_S = 5.0
+FLUSH_TIMEOUT_S = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+class TelemetryPublisher:
+    """Publishes samples of one worker under its id.
+
+    Args:
+        log: where to publish.
+        worker_id: names the worker, e.g. ``stepwell-engine-0``; the records' key.
+        outgoing: makes a record of the log from a sample (codec and routing).
+        interval_s: time between samples.
+    """
+
+    def __init__(
+        self,
+        log: MessageLog,
+        worker_id: str,
+        outgoing: Callable[[LogRecord], OutgoingRecord],
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._message_log = log
+        self._worker_id = worker_id
+        self._outgoing = outgoing
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+        self._sequence = 0
+        self._said_away = False
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take a last sample, publish it, let go. Never raises."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2 * FLUSH_TIMEOUT_S)
+
+    def _run(self) -> None:
+        try:
+            host = HostSampler()
+        except MissingPartError as error:
+            _log.warning("no host telemetry", worker_id=self._worker_id, reason=str(error))
+            return
+        gpu = GpuSampler()
+        if gpu.absence is not None:
+            _log.info("no GPU telemetry", worker_id=self._worker_id, reason=gpu.absence)
+        producer: Producer | None = None
+        try:
+            while True:
+                last = self._stop.wait(self._interval_s)
+                producer = self._publish(producer, [*host.sample(), *gpu.sample()])
+                if last:
+                    return
+        finally:
+            gpu.close()
+            if producer is not None:
+                producer.close()
+
+    def _publish(self, producer: Producer | None, points: list[TelemetryPoint]) -> Producer | None:
+        """Publish one sample; the producer to go on with, or None after it failed."""
+        sample = TelemetrySampled(
+            worker_id=self._worker_id,
+            host=platform.node() or "unknown",
+            sampled_at=time.time_ns() // 1000,
+            sample_seq=self._sequence,
+            points=tuple(points),
+        )
+        self._sequence += 1
+        try:
+            producer = producer or self._message_log.producer()
+            producer.send([self._outgoing(sample)])
+            producer.flush(FLUSH_TIMEOUT_S)
+        except StepwellError as error:
+            if not self._said_away:
+                _log.warning("telemetry is not getting through", worker_id=self._worker_id, reason=str(error))
+            self._said_away = True
+            if producer is not None:
+                producer.close()
+            return None
+        self._said_away = False
+        return producer

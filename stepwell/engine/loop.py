@@ -1,0 +1,321 @@
+"""The exactly-once loop that every worker on the log runs: poll, process, commit outputs and positions as one.
+
+A worker owns partitions through its consumer group and keeps one `Processor` per partition. Whatever a processor holds in
+memory follows from the log, so the answer to every doubt is the same: drop it and restore it from what is committed.
+
+What can happen, and what follows:
+
+* partitions come: each is restored before its first record is processed;
+* partitions go: their processors are dropped, nothing of them is committed any more;
+* the transaction is rolled back, or the group moved on while we worked: everything is dropped and restored;
+* the log is away: said once, waited for, everything is restored (whether the last commit happened is read from the log);
+* another worker took this slot: `FencedError` ends the loop;
+* a needed position is gone: `PositionLostError` ends the loop.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from stepwell.engine.ports import (
+    Consumer,
+    MessageLog,
+    OutgoingRecord,
+    RecordBatch,
+    TopicPartition,
+    TransactionalProducer,
+)
+from stepwell.exceptions import FencedError, LogError, LogUnavailableError, TransactionAbortedError
+
+POLL_TIMEOUT_S = 0.05
+"""Bounds the latency of a live partition: a poll gives what has come after this at the latest."""
+
+TICK_INTERVAL_US = 1_000_000
+LIVE_LAG_US = 5_000_000
+"""A partition counts as caught up when nothing came, or when what came was appended this recently."""
+
+BACK_OFF_FIRST_S = 0.2
+BACK_OFF_MAX_S = 5.0
+STALE_MEMBERSHIPS_MAX = 5
+"""So often in a row the group may have moved on while we worked, before the loop gives up."""
+
+
+class Clock(Protocol):
+    """Time from outside."""
+
+    def now_us(self) -> int:
+        """Microseconds since 1970 UTC."""
+
+    def wait(self, seconds: float) -> None:
+        """Return after so long, or earlier when the worker shall stop."""
+
+
+class Report(Protocol):
+    """Where a worker says what happened; `structlog` loggers' ``info`` and ``warning`` fit."""
+
+    def info(self, event: str, **values: Any) -> Any:
+        """Something worth knowing."""
+
+    def warning(self, event: str, **values: Any) -> Any:
+        """Something that needs a look."""
+
+
+class Processor(Protocol):
+    """The state of one partition."""
+
+    position: int
+    """The position up to which it has processed."""
+
+    def process(self, batch: RecordBatch, now_us: int) -> list[OutgoingRecord]:
+        """Take in the batch that follows ``position``; what has to be written with it.
+
+        An empty batch means that only transaction markers lie between ``position`` and its end.
+        """
+
+    def tick(self, now_us: int) -> list[OutgoingRecord]:
+        """What has to be written because time has passed. Called about once a second while caught up."""
+
+    def finish(self, now_us: int) -> list[OutgoingRecord]:
+        """What should be written before a graceful stop."""
+
+    def committed(self) -> None:
+        """What `process`, `tick` or `finish` gave is in the log for good."""
+
+
+class Restore(Protocol):
+    """Makes the processor of a newly owned partition."""
+
+    def __call__(self, source: TopicPartition, committed: int | None, consumer: Consumer) -> Processor:
+        """The state at the committed position (None: the group has none yet)."""
+
+
+class BatchSizer:
+    """How many records to ask for: few while live (latency), many when behind (a commit costs the same for both)."""
+
+    def __init__(self, smallest: int = 500, largest: int = 16_000) -> None:
+        self.smallest = smallest
+        self.largest = largest
+        self.size = smallest
+
+    def saw(self, records: int) -> None:
+        """Learn from what a poll gave."""
+        if records >= self.size:
+            self.size = min(self.size * 2, self.largest)
+        elif records < self.size // 4:
+            self.size = max(self.size // 2, self.smallest)
+
+
+class ExactlyOnceLoop:
+    """Runs processors over the partitions that the group gives to this worker.
+
+    Args:
+        log: the message log.
+        group: consumer group of all workers of this kind.
+        worker_id: stable name of this worker's slot: transactional id and instance id.
+        topics: what to read.
+        restore: makes a partition's processor.
+        clock: time.
+        report: where to say what happened.
+        sizer: batch sizes.
+    """
+
+    def __init__(
+        self,
+        log: MessageLog,
+        *,
+        group: str,
+        worker_id: str,
+        topics: Sequence[str],
+        restore: Restore,
+        clock: Clock,
+        report: Report,
+        sizer: BatchSizer | None = None,
+    ) -> None:
+        self._log = log
+        self._group = group
+        self._worker_id = worker_id
+        self._topics = list(topics)
+        self._restore = restore
+        self._clock = clock
+        self._report = report
+        self._sizer = sizer or BatchSizer()
+        self._consumer: Consumer | None = None
+        self._producer: TransactionalProducer | None = None
+        self._owned: set[TopicPartition] = set()
+        self._processors: dict[TopicPartition, Processor] = {}
+        self._ticked_at: dict[TopicPartition, int] = {}
+        self._stale_memberships = 0
+        self._away_for_s = 0.0
+        self.records = 0
+        self.transactions = 0
+
+    @property
+    def processors(self) -> Mapping[TopicPartition, Processor]:
+        """The state of each partition that is owned and restored."""
+        return self._processors
+
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Work until told to stop; then write what should be written and leave.
+
+        Raises:
+            FencedError: another worker runs this slot.
+            PositionLostError: a needed record is gone.
+            LogError: the log refused for good.
+        """
+        try:
+            while not should_stop():
+                self.step()
+            self._finish()
+        finally:
+            self.close()
+
+    def step(self) -> int:
+        """One poll and what follows from it; how many records it took in. Waits where the log is away."""
+        try:
+            count = self._step()
+        except LogUnavailableError as error:
+            self._abandon(renew_producer=True)
+            if self._away_for_s == 0.0:
+                self._report.warning("log is away, waiting", worker_id=self._worker_id, reason=str(error))
+            self._away_for_s = min(max(2 * self._away_for_s, BACK_OFF_FIRST_S), BACK_OFF_MAX_S)
+            self._clock.wait(self._away_for_s)
+            return 0
+        except TransactionAbortedError as error:
+            self._report.warning("transaction rolled back, restoring", worker_id=self._worker_id, reason=str(error))
+            self._abandon(renew_producer=False)
+            return 0
+        if self._away_for_s > 0.0:
+            self._report.info("log is back", worker_id=self._worker_id)
+            self._away_for_s = 0.0
+        return count
+
+    def close(self) -> None:
+        """Leave the group and let go. Never raises."""
+        self._processors.clear()
+        self._owned.clear()
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _connect(self) -> tuple[Consumer, TransactionalProducer]:
+        # The producer first: starting it fences the slot's predecessor and resolves what that left open, so that the
+        # positions read afterwards are the last word.
+        if self._producer is None:
+            self._producer = self._log.transactional_producer(self._worker_id)
+        if self._consumer is None:
+            self._consumer = self._log.consumer(self._group, self._worker_id)
+            self._consumer.subscribe(self._topics, self._assigned, self._revoked)
+        return self._consumer, self._producer
+
+    def _assigned(self, sources: list[TopicPartition]) -> None:
+        self._owned.update(sources)
+
+    def _revoked(self, sources: list[TopicPartition]) -> None:
+        for source in sources:
+            self._owned.discard(source)
+            self._processors.pop(source, None)
+            self._ticked_at.pop(source, None)
+
+    def _step(self) -> int:
+        consumer, producer = self._connect()
+        batches = consumer.poll(self._sizer.size, POLL_TIMEOUT_S)
+        restored = self._owned - self._processors.keys()
+        for source in sorted(restored):
+            self._restore_one(consumer, source)
+        now = self._clock.now_us()
+        outgoing: list[OutgoingRecord] = []
+        positions: dict[TopicPartition, int] = {}
+        count = 0
+        live = set(self._processors)
+        for batch in batches:
+            processor = self._processors.get(batch.source)
+            if processor is None or batch.source in restored:
+                continue  # not ours any more, or read from before the restored position
+            outgoing += processor.process(batch, now)
+            positions[batch.source] = batch.end
+            count += len(batch)
+            if now - batch.timestamps[-1] > LIVE_LAG_US:
+                live.discard(batch.source)
+        for source in live:
+            if now - self._ticked_at.get(source, 0) < TICK_INTERVAL_US:
+                continue
+            self._ticked_at[source] = now
+            processor = self._processors[source]
+            end = consumer.position(source)
+            if end > processor.position:
+                outgoing += processor.process(RecordBatch(source, processor.position, end), now)
+                positions[source] = end
+            outgoing += processor.tick(now)
+        if outgoing or positions:
+            self._commit(consumer, producer, outgoing, positions)
+        self._sizer.saw(count)
+        self.records += count
+        return count
+
+    def _restore_one(self, consumer: Consumer, source: TopicPartition) -> None:
+        committed = consumer.committed([source]).get(source)
+        processor = self._restore(source, committed, consumer)
+        # Whatever this poll has handed out of it already is read again.
+        consumer.seek(source, processor.position)
+        self._processors[source] = processor
+        self._report.info(
+            "partition restored",
+            worker_id=self._worker_id,
+            topic=source.topic,
+            partition=source.partition,
+            position=processor.position,
+        )
+
+    def _commit(
+        self,
+        consumer: Consumer,
+        producer: TransactionalProducer,
+        outgoing: list[OutgoingRecord],
+        positions: dict[TopicPartition, int],
+    ) -> None:
+        producer.begin()
+        producer.send(outgoing)
+        # Even without new positions: the offsets are what the group checks our membership by.
+        known = {source: processor.position for source, processor in self._processors.items()}
+        try:
+            producer.send_offsets(positions or known, consumer.membership())
+        except FencedError as error:
+            self._stale_memberships += 1
+            if self._stale_memberships >= STALE_MEMBERSHIPS_MAX:
+                raise
+            self._report.warning("the group moved on, restoring", worker_id=self._worker_id, reason=str(error))
+            self._abandon(renew_producer=False)
+            return
+        producer.commit()
+        self._stale_memberships = 0
+        self.transactions += 1
+        for processor in self._processors.values():
+            processor.committed()
+
+    def _abandon(self, *, renew_producer: bool) -> None:
+        """Drop everything that may be ahead of what is committed; the next step restores it.
+
+        A renewed producer takes the transactional id over, which settles a commit whose outcome is unknown.
+        """
+        self._processors.clear()
+        if self._producer is None:
+            return
+        if renew_producer:
+            self._producer.close()
+            self._producer = None
+        else:
+            self._producer.abort()
+
+    def _finish(self) -> None:
+        if self._consumer is None or self._producer is None or not self._processors:
+            return
+        now = self._clock.now_us()
+        outgoing = [record for processor in self._processors.values() for record in processor.finish(now)]
+        if not outgoing:
+            return
+        try:
+            self._commit(self._consumer, self._producer, outgoing, {})
+        except LogError as error:
+            self._report.warning("stopped without a last snapshot", worker_id=self._worker_id, reason=str(error))
