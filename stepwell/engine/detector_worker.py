@@ -1,8 +1,8 @@
 """The detector's worker: folds ``stepwell.policy-events`` and publishes what the rules find, exactly once.
 
-Answers of training services stand on ``stepwell.retrain-results``. Each is copied into policy-events first and acted on
-only when it is read from there: so that the order in which the detector saw answers and verdicts is recorded, and folding
-policy-events alone always gives the same ledger.
+Answers of training services stand on ``stepwell.retrain-results``. Each is copied into policy-events first and acted
+on only when it is read from there: so that the order in which the detector saw answers and verdicts is recorded, and
+folding policy-events alone always gives the same ledger.
 
 On assignment a partition is folded silently from the start to the committed position. Verdicts are few (one episode, a
 few hundred bytes), so this is quick for a long time; see docs/decisions/0031.
@@ -11,6 +11,7 @@ few hundred bytes), so this is quick for a long time; see docs/decisions/0031.
 from typing import Protocol
 
 from stepwell.engine.detector import Detector, PolicyState, dump, policy_of
+from stepwell.engine.loop import Processor
 from stepwell.engine.ports import Consumer, MessageLog, OutgoingRecord, RecordBatch, TopicPartition
 from stepwell.engine.publish import Publisher, dead_letter
 from stepwell.engine.reading import read_range
@@ -47,7 +48,7 @@ class Place:
         self.timestamp = 0
 
 
-class PolicyPartition:
+class PolicyPartition(Processor):
     """All policies of one partition of policy-events."""
 
     def __init__(
@@ -63,6 +64,7 @@ class PolicyPartition:
 
     def process(self, batch: RecordBatch, now_us: int) -> list[OutgoingRecord]:
         """Fold a batch; what the rules found, and dead letters for what could not be read."""
+        del now_us  # all time comes from the log
         return self._publish.all(self.fold(batch))
 
     def fold(self, batch: RecordBatch) -> list[LogRecord]:
@@ -99,19 +101,8 @@ class PolicyPartition:
         """The state of each policy as canonical bytes, for comparing."""
         return {policy: dump(state) for policy, state in sorted(self.states.items())}
 
-    def tick(self, now_us: int) -> list[OutgoingRecord]:
-        """Nothing happens by time alone."""
-        return []
 
-    def finish(self, now_us: int) -> list[OutgoingRecord]:
-        """Nothing is kept that would be missed."""
-        return []
-
-    def committed(self) -> None:
-        """Nothing waits for it."""
-
-
-class AnswersPartition:
+class AnswersPartition(Processor):
     """Copies one partition of retrain-results into policy-events, byte for byte."""
 
     def __init__(self, position: int, codec: EventCodec, worker_id: str) -> None:
@@ -122,6 +113,7 @@ class AnswersPartition:
 
     def process(self, batch: RecordBatch, now_us: int) -> list[OutgoingRecord]:
         """Copy what is an answer; everything else is a dead letter."""
+        del now_us
         out: list[OutgoingRecord] = []
         for index in range(len(batch)):
             value, headers = batch.values[index], batch.headers[index]
@@ -140,17 +132,6 @@ class AnswersPartition:
             out.append(self._publish(letter))
         self.position = batch.end
         return out
-
-    def tick(self, now_us: int) -> list[OutgoingRecord]:
-        """Nothing happens by time alone."""
-        return []
-
-    def finish(self, now_us: int) -> list[OutgoingRecord]:
-        """Nothing is kept that would be missed."""
-        return []
-
-    def committed(self) -> None:
-        """Nothing waits for it."""
 
 
 class DetectorRestore:
@@ -176,8 +157,8 @@ class DetectorRestore:
             return AnswersPartition(position, self._codec, self._worker_id)
         if low > 0 and committed is not None:
             raise PositionLostError(
-                f"{source.topic}/{source.partition} starts at offset {low}, so what the detector folded before cannot be "
-                "folded again; set its retention.ms to -1 and restore the topic from a backup"
+                f"{source.topic}/{source.partition} starts at offset {low}, so what the detector folded before cannot "
+                "be folded again; set its retention.ms to -1 and restore the topic from a backup"
             )
         partition = PolicyPartition(source, low, self._codec, self._detector, self._worker_id)
         for batch in read_range(self._log, source, low, position):

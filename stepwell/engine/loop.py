@@ -1,14 +1,14 @@
 """The exactly-once loop that every worker on the log runs: poll, process, commit outputs and positions as one.
 
-A worker owns partitions through its consumer group and keeps one `Processor` per partition. Whatever a processor holds in
-memory follows from the log, so the answer to every doubt is the same: drop it and restore it from what is committed.
+A worker owns partitions through its consumer group and keeps one `Processor` per partition. Whatever a processor holds
+in memory follows from the log, so the answer to every doubt is the same: drop it and restore what is committed.
 
 What can happen, and what follows:
 
 * partitions come: each is restored before its first record is processed;
 * partitions go: their processors are dropped, nothing of them is committed any more;
 * the transaction is rolled back, or the group moved on while we worked: everything is dropped and restored;
-* the log is away: said once, waited for, everything is restored (whether the last commit happened is read from the log);
+* the log is away: said once, waited for, everything is restored (the log tells whether the last commit happened);
 * another worker took this slot: `FencedError` ends the loop;
 * a needed position is gone: `PositionLostError` ends the loop.
 """
@@ -59,23 +59,27 @@ class Report(Protocol):
         """Something that needs a look."""
 
 
-class Processor(Protocol):
-    """The state of one partition."""
+class Processor:
+    """The state of one partition. ``position`` is where it stands: everything below has been processed."""
 
     position: int
-    """The position up to which it has processed."""
 
     def process(self, batch: RecordBatch, now_us: int) -> list[OutgoingRecord]:
         """Take in the batch that follows ``position``; what has to be written with it.
 
         An empty batch means that only transaction markers lie between ``position`` and its end.
         """
+        raise NotImplementedError
 
     def tick(self, now_us: int) -> list[OutgoingRecord]:
         """What has to be written because time has passed. Called about once a second while caught up."""
+        del now_us
+        return []
 
     def finish(self, now_us: int) -> list[OutgoingRecord]:
         """What should be written before a graceful stop."""
+        del now_us
+        return []
 
     def committed(self) -> None:
         """What `process`, `tick` or `finish` gave is in the log for good."""
