@@ -1,9 +1,9 @@
 """A strict reader of Avro's binary encoding, compiled from a schema to one straight-line Python function.
 
-Why not a general reader: bytes from a log are not to be trusted, and general readers accept what no writer makes (index -1
-of an enum, 0x07 as a boolean, padded varints, trailing bytes) or try to allocate what a count merely claims. Here each read
-carries its check, and one function per schema, without a dispatch per field, is faster than a general reader with a check
-put in front (docs/decisions has the figures).
+Why not a general reader: bytes from a log are not to be trusted, and general readers accept what no writer makes
+(index -1 of an enum, 0x07 as a boolean, padded varints, trailing bytes) or try to allocate what a count merely
+claims. Here each read carries its check, and one function per schema, without a dispatch per field, is faster than a
+general reader with a check put in front (docs/decisions has the figures).
 
 What makes it safe:
 
@@ -14,7 +14,7 @@ What makes it safe:
   byte: `compile_reader` refuses zero-width items.)
 * schemas cannot be recursive, so neither can the reader.
 
-A reader is called as ``read(buffer, position, end)`` and returns ``(record, position)``; it raises `Malformed`, or
+A reader is called as ``read(buffer, position, end)`` and returns ``(record, position)``; it raises `MalformedError`, or
 `IndexError`, `struct.error` or `UnicodeDecodeError` where the bytes end too early or a string is no UTF-8.
 """
 
@@ -30,7 +30,7 @@ Reader = Callable[[bytes, int, int], tuple[Any, int]]
 MAX_VARINT_BYTES = 10
 
 
-class Malformed(ValueError):
+class MalformedError(ValueError):
     """The bytes are no encoding that a writer of this schema makes. ``reason`` is a short stable code."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -54,14 +54,21 @@ def compile_reader(
     source = Source("read", "buf, pos, end")
     _Compiler(source, makers).record(schema, "value", "", dict(constants or {}))
     source.line("return value, pos")
-    return source.compile(
-        f"<reader of {full_name(schema)}>",
-        {"long_varint": long_varint, "malformed": malformed, "double": struct.Struct("<d").unpack_from},
-    )
+    names = {
+        "long_varint": long_varint,
+        "long_length": long_length,
+        "malformed": malformed,
+        "double": struct.Struct("<d").unpack_from,
+    }
+    read: Reader = source.compile(f"<reader of {full_name(schema)}>", names)
+    return read
 
 
 def long_varint(buf: bytes, pos: int, first: int) -> tuple[int, int]:
     """The rest of a varint whose first byte has its high bit set: the unsigned number, and the position after it."""
+    byte = buf[pos]
+    if 0 < byte < 0x80:
+        return first & 0x7F | byte << 7, pos + 1
     number = first & 0x7F
     shift = 7
     while True:
@@ -80,9 +87,19 @@ def long_varint(buf: bytes, pos: int, first: int) -> tuple[int, int]:
     return number, pos
 
 
+def long_length(buf: bytes, pos: int, first: int, place: str) -> tuple[int, int]:
+    """The rest of a length (still zigzag) of more than 63 bytes, and the position after it; never a negative one."""
+    size = first
+    if first > 0x7F:
+        size, pos = long_varint(buf, pos, first)
+    if size & 1:
+        malformed("length", f"field {place}: the length is negative")
+    return size, pos
+
+
 def malformed(reason: str, message: str) -> NoReturn:
-    """Raise `Malformed`."""
-    raise Malformed(reason, message)
+    """Raise `MalformedError`."""
+    raise MalformedError(reason, message)
 
 
 class _Compiler:
@@ -179,9 +196,7 @@ class _Compiler:
                     self.value(Field("[]", items), item, place)
                     self.source.line(f"{collected}.append({item})")
                 self.source.line(f"if {size_end} != -1 and {size_end} != pos:")
-                self.source.line(
-                    f"    malformed('array-size', 'field {place}: a block is not as long as it says')"
-                )
+                self.source.line(f"    malformed('array-size', 'field {place}: a block is not as long as it says')")
                 self.varint(count)
             self.source.line(f"{target} = tuple({collected})")
 
@@ -201,7 +216,7 @@ class _Compiler:
         self.source.line(f"if {target} > 127:")
         self.source.line(f"    {target}, pos = long_varint(buf, pos, {target})")
 
-    def long(self, target: str, place: str) -> None:
+    def long(self, target: str, _place: str) -> None:
         """Read a signed (zigzag) number."""
         self.varint(target)
         self.source.line(f"{target} = ({target} >> 1) ^ -({target} & 1)")
@@ -214,16 +229,17 @@ class _Compiler:
         self.source.line(f"    malformed('boolean', 'field {place}: a boolean is 0 or 1')")
         self.source.line(f"{target} = byte == 1")
 
-    def double(self, target: str, place: str) -> None:
+    def double(self, target: str, _place: str) -> None:
         """Read a float of 64 bits."""
         self.source.line(f"({target},) = double(buf, pos)")
         self.source.line("pos += 8")
 
     def bytes(self, target: str, place: str) -> None:
         """Read bytes with their length in front."""
-        self.varint("size")
-        self.source.line("if size & 1:")
-        self.source.line(f"    malformed('length', 'field {place}: the length is negative')")
+        self.source.line("size = buf[pos]")
+        self.source.line("pos += 1")
+        self.source.line("if size & 0x81:")
+        self.source.line(f"    size, pos = long_length(buf, pos, size, {place!r})")
         self.source.line("stop = pos + (size >> 1)")
         self.source.line(f"{target} = buf[pos:stop]")
         self.source.line("pos = stop")

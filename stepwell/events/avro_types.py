@@ -34,7 +34,7 @@ def fields_of(schema: Mapping[str, Any]) -> list[Field]:
     """A record's fields."""
     fields = [Field(field["name"], field["type"]) for field in schema["fields"]]
     if not fields:
-        raise SchemaCompatibilityError(f"record {full_name(schema)} has no fields; a record must take at least one byte")
+        raise SchemaCompatibilityError(f"record {full_name(schema)} has no fields; each must take at least one byte")
     return fields
 
 
@@ -47,7 +47,7 @@ def item_of_nullable(schema: Any, place: str) -> Any:
     if not isinstance(schema, list):
         return None
     if len(schema) != 2 or schema[0] != "null" or type_name(schema[1]) in ("null", "enum"):
-        raise SchemaCompatibilityError(f"field {place}: a union may hold null and one type only, null first, and no enum")
+        raise SchemaCompatibilityError(f"field {place}: a union may hold null and one type, null first, and no enum")
     return schema[1]
 
 

@@ -1,14 +1,14 @@
 """A strict writer of Avro's binary encoding, compiled from a schema to one straight-line Python function.
 
-Nothing is coerced: a float where the schema says long, True where it says long, a list for a tuple, an unknown symbol, a
-number beyond 64 bits are refused with the field's name. General writers truncate, guess a union's branch or drop fields
-instead, and checking before calling them costs more than the writing.
+Nothing is coerced: a float where the schema says long, True where it says long, a list for a tuple, an unknown
+symbol, a number beyond 64 bits are refused with the field's name. General writers truncate, guess a union's branch or
+drop fields instead, and checking before calling them costs more than the writing.
 
-Two exceptions lose nothing and are let through: an `int` that a double holds exactly, and subclasses of `str`, `float` and
-`bytes` (string enums, NumPy's float64).
+Two exceptions lose nothing and are let through: an `int` that a double holds exactly, and subclasses of `str`,
+`float` and `bytes` (string enums, NumPy's float64).
 
-A writer is called as ``write(record, out)`` and appends to the bytearray; it raises `Unfit`. After an error ``out`` holds
-half a record: throw it away.
+A writer is called as ``write(record, out)`` and appends to the bytearray; it raises `UnfitError`. After an error
+``out`` holds half a record: throw it away.
 """
 
 import struct
@@ -23,7 +23,7 @@ Writer = Callable[[Any, bytearray], None]
 _EXACT_IN_DOUBLE = 2**53
 
 
-class Unfit(ValueError):
+class UnfitError(ValueError):
     """A value does not fit its field. ``reason`` is a short stable code."""
 
     reason = "wrong-type"
@@ -74,7 +74,7 @@ def compile_writer(
 def _unfit(place: str, wanted: str, value: object) -> NoReturn:
     shown = repr(value)
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    raise Unfit(f"field {place}: expected {wanted}, got {type(value).__name__} {shown}")
+    raise UnfitError(f"field {place}: expected {wanted}, got {type(value).__name__} {shown}")
 
 
 def _long(value: Any, place: str) -> bytes:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from stepwell.events import model, topics
 from stepwell.events.model import Event, LogRecord, Producer
 
+RecordClass = type[LogRecord]
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -22,7 +24,7 @@ class Entry:
     """
 
     type: str
-    cls: type[LogRecord]
+    cls: RecordClass
     producer: Producer | None
     topic: str
 
@@ -43,7 +45,7 @@ class Entry:
         return issubclass(self.cls, Event)
 
 
-_HOMES: dict[type[LogRecord], str] = {
+_HOMES: dict[RecordClass, str] = {
     model.EpisodeRequested: topics.EPISODE_EVENTS,
     model.RetryRequested: topics.EPISODE_EVENTS,
     model.EpisodeClaimed: topics.EPISODE_EVENTS,

@@ -3,10 +3,10 @@
 The value is 0x00, the schema's id (4 bytes, big-endian), then Avro. The headers follow CloudEvents' Kafka binding in
 binary mode, with ``traceparent`` for events, and ``stepwell-schema``: the fingerprint of the writer's schema.
 
-The fingerprint is required. Ids are small numbers that a schema registry may have given to something else, and bytes read
-with a wrong schema can decode to something without any error; so id and fingerprint must name the same schema before a
-byte of the body is read. Of the other headers, ``ce_type`` must agree with that schema where it is given; the rest are for
-others, and never read: the body is the truth.
+The fingerprint is required. Ids are small numbers that a schema registry may have given to something else, and bytes
+read with a wrong schema can decode to something without any error; so id and fingerprint must name the same schema
+before a byte of the body is read. Of the other headers, ``ce_type`` must agree with that schema where it is given;
+the rest are for others, and never read: the body is the truth.
 """
 
 import struct
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, cast
-from urllib.parse import quote
 
 import msgspec
 
 from stepwell.events import model
-from stepwell.events.avro_reader import Malformed, Reader, compile_reader
+from stepwell.events.avro_reader import MalformedError, Reader, compile_reader
 from stepwell.events.avro_types import record_names
-from stepwell.events.avro_writer import Unfit, Writer, compile_writer
-from stepwell.events.guards import MAX_EVENT_BYTES, MAX_RECORD_BYTES, Refusal, check_record
+from stepwell.events.avro_writer import UnfitError, Writer, compile_writer
+from stepwell.events.catalogue import Entry
+from stepwell.events.guards import MAX_EVENT_BYTES, MAX_RECORD_BYTES, RefusalError, check_record
 from stepwell.events.ids import event_id_text
 from stepwell.events.model import Event, Headers, LogRecord
 from stepwell.events.schemas import SchemaSource, SchemaVersion, packaged_schemas
@@ -36,6 +36,8 @@ PREFIX_BYTES = 5
 
 SCHEMA_HEADER = "stepwell-schema"
 CONTENT_TYPE = b"application/avro"
+
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Codec:
         try:
             plan.write(record, out)
             check_record(record)
-        except (Unfit, Refusal) as error:
+        except (UnfitError, RefusalError) as error:
             raise EncodeError(f"{record.TYPE}: {error}", reason=error.reason) from None
         except UnicodeEncodeError as error:
             raise EncodeError(f"{record.TYPE}: a text holds half a character: {error}", reason="text") from None
@@ -118,7 +120,7 @@ class Codec:
             raise DecodeError(f"{plan.version.entry.type}: the bytes end too early", reason="truncated") from None
         except UnicodeDecodeError as error:
             raise DecodeError(f"{plan.version.entry.type}: a text is no UTF-8: {error}", reason="text") from None
-        except (Malformed, Refusal) as error:
+        except (MalformedError, RefusalError) as error:
             raise DecodeError(f"{plan.version.entry.type}: {error}", reason=error.reason) from None
         return cast(LogRecord, record)
 
@@ -147,8 +149,8 @@ class Codec:
                 seen = True
                 if content != plan.fingerprint:
                     raise UnknownSchemaError(
-                        f"schema id {plan.version.id} is {plan.version.entry.type} version {plan.version.version} here, "
-                        f"with fingerprint {plan.version.fingerprint}, but the record says {_shown(content)}: "
+                        f"schema id {plan.version.id} is {plan.version.entry.type} version {plan.version.version} "
+                        f"here, with fingerprint {plan.version.fingerprint}, but the record says {_shown(content)}: "
                         "its id comes from elsewhere",
                         reason="fingerprint-mismatch",
                     )
@@ -169,7 +171,6 @@ class Codec:
             raise DecodeError(f"the first byte is 0x{prefix[0]:02x}, not 0x00 (Confluent wire format)", reason="magic")
         version = self._schemas.by_id(int.from_bytes(prefix[1:], "big"))
         entry = version.entry
-        constants = {"producer": entry.producer} if entry.producer else {}
         makers: dict[str, Any] = dict.fromkeys(record_names(version.schema), dict)
         finish = None
         if version.latest:
@@ -185,7 +186,7 @@ class Codec:
             version=version,
             fingerprint=version.fingerprint.encode(),
             type=entry.type.encode(),
-            read=compile_reader(version.schema, makers, constants),
+            read=compile_reader(version.schema, makers, _constants(entry)),
             max_bytes=MAX_EVENT_BYTES if entry.is_event else MAX_RECORD_BYTES,
             finish=finish,
         )
@@ -203,7 +204,7 @@ class Codec:
         entry = version.entry
         plan = _WritePlan(
             prefix=bytes([MAGIC]) + version.id.to_bytes(4, "big"),
-            write=compile_writer(version.schema, _classes(version), {"producer": entry.producer} if entry.producer else {}),
+            write=compile_writer(version.schema, _classes(version), _constants(entry)),
             max_bytes=MAX_EVENT_BYTES if entry.is_event else MAX_RECORD_BYTES,
             headers=(
                 ("ce_specversion", b"1.0"),
@@ -222,6 +223,11 @@ def traceparent_of(event: Event) -> str:
     return f"00-{event.trace_id}-{span if span.strip('0') else '0000000000000001'}-01"
 
 
+def _constants(entry: Entry) -> dict[str, str]:
+    """The field that is on the wire but not in the class: it follows from the type."""
+    return {} if entry.producer is None else {"producer": entry.producer}
+
+
 def _classes(version: SchemaVersion) -> dict[str, type]:
     """The class of each record in a current schema; nested ones are named like their classes."""
     outer, *nested = record_names(version.schema)
@@ -237,23 +243,36 @@ def _own_headers(record: LogRecord) -> Headers:
             ("ce_time", _time(record.occurred_at)),
             ("traceparent", traceparent_of(record).encode()),
         )
+    name, producer = _identity(record)
+    return ("ce_id", quoted(name, keep="/").encode()), ("ce_source", _source("engine", producer))
+
+
+def _identity(
+    record: model.DeadLetter | model.SnapshotTaken | model.PositionSaved | model.TelemetrySampled,
+) -> tuple[str, str]:
+    """What identifies a record without a head, and who made it."""
     match record:
         case model.DeadLetter():
             name = f"{record.source_topic}/{record.source_partition}/{record.source_offset}/{record.reason}"
-            producer = record.reported_by
+            return name, record.reported_by
         case model.SnapshotTaken():
-            name, producer = f"{record.episode_id}/{record.attempt}/{record.last_offset}", "worker"
+            return f"{record.episode_id}/{record.attempt}/{record.last_offset}", "worker"
         case model.PositionSaved():
-            name, producer = f"{record.topic}/{record.partition}/{record.committed_offset}", "worker"
+            return f"{record.topic}/{record.partition}/{record.committed_offset}", "worker"
         case model.TelemetrySampled():
-            name, producer = f"{record.worker_id}/{record.sampled_at}/{record.sample_seq}", record.worker_id
-    return ("ce_id", quote(name).encode()), ("ce_source", _source("engine", producer))
+            return f"{record.worker_id}/{record.sampled_at}/{record.sample_seq}", record.worker_id
+
+
+def quoted(text: str, keep: str = "") -> str:
+    """Percent-encoded for a URI: all but letters, digits, ``-._~`` of ASCII and what is to be kept."""
+    kept = _UNRESERVED | set(keep.encode())
+    return "".join(chr(byte) if byte in kept else f"%{byte:02X}" for byte in text.encode())
 
 
 @lru_cache(maxsize=4096)
 def _source(kind: str, producer_id: str) -> bytes:
     """CloudEvents wants a URI reference."""
-    return f"/stepwell/{kind}/{quote(producer_id, safe='')}".encode()
+    return f"/stepwell/{kind}/{quoted(producer_id)}".encode()
 
 
 def _time(microseconds: int) -> bytes:
@@ -269,8 +288,8 @@ def _second(seconds: int) -> bytes:
 
 def _wrong_end(position: int, end: int) -> None:
     if position > end:
-        raise Malformed("truncated", "the bytes end too early")
-    raise Malformed("trailing-bytes", f"{end - position} bytes follow the record")
+        raise MalformedError("truncated", "the bytes end too early")
+    raise MalformedError("trailing-bytes", f"{end - position} bytes follow the record")
 
 
 def _shown(content: bytes | None) -> str:

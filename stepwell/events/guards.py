@@ -1,8 +1,8 @@
 """What a record must satisfy beyond its schema, when it is written and when it is read.
 
 Only the head and the fields that steer something are judged. NaN and infinity in actions, observations, rewards and
-metrics are facts about what happened: they are kept, and judged by the rules. Text that people wrote (messages, reasons)
-is kept as it is; what a database cannot store is its projector's to refuse.
+metrics are facts about what happened: they are kept, and judged by the rules. Text that people wrote (messages,
+reasons) is kept as it is; what a database cannot store is its projector's to refuse.
 
 A timestamp's window is judged apart (`check_time`), because it needs the record's broker time.
 """
@@ -16,14 +16,17 @@ from stepwell.events.model import Event, LogRecord, Tensor
 from stepwell.events.topics import EPISODE_COMMANDS, EPISODE_EVENTS
 
 MAX_RECORD_BYTES = 1_000_000
-"""The largest value of a record (bytes): below the 1,048,588 that a Kafka broker takes by default, with headers and key."""
+"""The largest value of a record (bytes): with headers and key below the 1,048,588 that a Kafka broker takes."""
 
 MAX_EVENT_BYTES = 768 * 1024
-"""The largest value of an event (bytes), so that it still fits whole into a dead letter. Larger arrays go to the artifact
-store, with a reference in the event."""
+"""The largest value of an event (bytes), so that it still fits whole into a dead letter. Larger arrays go to the
+artifact store, with a reference in the event."""
 
 MAX_ID_CHARACTERS = 200
 """The longest id in a head."""
+
+MAX_AXES = 16
+"""The most axes that a tensor may have."""
 
 ITEM_BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
 """The dtypes of tensors, and the bytes of one element."""
@@ -36,10 +39,9 @@ FUTURE_WINDOW_US = 10 * 60 * 1_000_000
 
 _HEX = frozenset("0123456789abcdef")
 _NO_TRACE = "0" * 32
-_MAX_AXIS = 2**31
 
 
-class Refusal(ValueError):
+class RefusalError(ValueError):
     """A record says something that no record may say. ``reason`` is a short stable code."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -51,7 +53,7 @@ def check_record(record: LogRecord) -> None:
     """Judge a record's head and control fields.
 
     Raises:
-        Refusal: with the field and what was expected.
+        RefusalError: with the field and what was expected.
     """
     if isinstance(record, Event):
         _check_head(record)
@@ -66,16 +68,16 @@ def check_time(event: Event, broker_time_us: int) -> None:
     Imported recordings may be of any age.
 
     Raises:
-        Refusal: reason ``timestamp``.
+        RefusalError: reason ``timestamp``.
     """
     if event.origin == "import":
         return
     late_us = broker_time_us - event.occurred_at
     if not -FUTURE_WINDOW_US <= late_us <= PAST_WINDOW_US:
-        raise Refusal(
+        raise RefusalError(
             "timestamp",
-            f"occurred_at {event.occurred_at} lies {abs(late_us) / 1e6:.0f} s {'before' if late_us > 0 else 'after'} the "
-            f"broker's time {broker_time_us}; allowed are {PAST_WINDOW_US // 1_000_000} s before and "
+            f"occurred_at {event.occurred_at} lies {abs(late_us) / 1e6:.0f} s {'before' if late_us > 0 else 'after'} "
+            f"the broker's time {broker_time_us}; allowed are {PAST_WINDOW_US // 1_000_000} s before and "
             f"{FUTURE_WINDOW_US // 1_000_000} s after (recordings brought in later say origin=import)",
         )
 
@@ -84,26 +86,30 @@ def check_tensor(tensor: Tensor, place: str) -> None:
     """Judge whether name, dtype, shape and data (or the reference) of a tensor fit together.
 
     Raises:
-        Refusal: reason ``tensor``.
+        RefusalError: reason ``tensor``.
     """
     item_bytes = ITEM_BYTES.get(tensor.dtype)
     if item_bytes is None:
-        raise Refusal("tensor", f"{place}: dtype {tensor.dtype!r} is none of {', '.join(ITEM_BYTES)}")
+        raise RefusalError("tensor", f"{place}: dtype {tensor.dtype!r} is none of {', '.join(ITEM_BYTES)}")
     shape = tensor.shape
-    for axis in shape:
-        if not 0 <= axis < _MAX_AXIS:
-            raise Refusal("tensor", f"{place}: {axis} is no length of an axis")
+    if len(shape) > MAX_AXES:
+        raise RefusalError("tensor", f"{place}: {len(shape)} axes are more than {MAX_AXES}")
+    if shape and min(shape) < 0:
+        raise RefusalError("tensor", f"{place}: shape {shape} has a negative axis")
     if tensor.uri is None:
         if tensor.sha256 is not None:
-            raise Refusal("tensor", f"{place}: sha256 is given without uri")
-        if math.prod(shape) * item_bytes != len(tensor.data):
-            wanted = math.prod(shape) * item_bytes
-            raise Refusal("tensor", f"{place}: shape {shape} of {tensor.dtype} takes {wanted} bytes, not {len(tensor.data)}")
+            raise RefusalError("tensor", f"{place}: sha256 is given without uri")
+        wanted, found = math.prod(shape) * item_bytes, len(tensor.data)
+        if wanted != found:
+            raise RefusalError("tensor", f"{place}: shape {shape} of {tensor.dtype} takes {wanted} bytes, not {found}")
+        # Without elements, the other axes could claim any number of empty rows.
+        if wanted == 0 and math.prod(filter(None, shape)) > MAX_EVENT_BYTES:
+            raise RefusalError("tensor", f"{place}: shape {shape} is too large for an empty tensor")
     else:
         if tensor.data:
-            raise Refusal("tensor", f"{place}: data and uri are both given")
+            raise RefusalError("tensor", f"{place}: data and uri are both given")
         if tensor.sha256 is None or len(tensor.sha256) != 32:
-            raise Refusal("tensor", f"{place}: a reference needs the SHA-256 of the artifact (32 bytes)")
+            raise RefusalError("tensor", f"{place}: a reference needs the SHA-256 of the artifact (32 bytes)")
 
 
 def _check_head(event: Event) -> None:
@@ -135,7 +141,7 @@ def _check_head(event: Event) -> None:
     _at_least("step", step, 0)
     _finite("sim_time", sim_time)
     if len(trace_id) != 32 or not _HEX.issuperset(trace_id) or trace_id == _NO_TRACE:
-        raise Refusal("trace-id", f"trace_id {trace_id[:40]!r}: 32 lower-case hexadecimal digits are needed, not all zero")
+        raise RefusalError("trace-id", f"trace_id {trace_id[:40]!r}: 32 lower-case hex digits are needed, not all zero")
     needed = BY_CLASS[type(event)].topic in (EPISODE_EVENTS, EPISODE_COMMANDS)
     _id("producer_id", event.producer_id)
     _id("run_id", event.run_id, needed=needed)
@@ -144,31 +150,32 @@ def _check_head(event: Event) -> None:
 
 def _id(name: str, text: str, *, needed: bool = True) -> None:
     if needed and not text:
-        raise Refusal("id", f"{name} is empty")
+        raise RefusalError("id", f"{name} is empty")
     if len(text) > MAX_ID_CHARACTERS:
-        raise Refusal("id", f"{name} has {len(text)} characters; at most {MAX_ID_CHARACTERS} are allowed")
+        raise RefusalError("id", f"{name} has {len(text)} characters; at most {MAX_ID_CHARACTERS} are allowed")
     if not text.isprintable():
-        raise Refusal("id", f"{name} {text!r} holds control or invisible characters")
+        raise RefusalError("id", f"{name} {text!r} holds control or invisible characters")
 
 
 def _at_least(name: str, number: int | None, minimum: int) -> None:
     if number is not None and number < minimum:
-        raise Refusal("range", f"{name} is {number}; the least is {minimum}")
+        raise RefusalError("range", f"{name} is {number}; the least is {minimum}")
 
 
 def _finite(name: str, number: float | None) -> None:
     if number is not None and not math.isfinite(number):
-        raise Refusal("not-finite", f"{name} is {number}; a finite number is needed")
+        raise RefusalError("not-finite", f"{name} is {number}; a finite number is needed")
 
 
 def _duration(name: str, seconds: float | None) -> None:
     if seconds is not None and not 0.0 <= seconds < math.inf:
-        raise Refusal("not-finite" if not math.isfinite(seconds) else "range", f"{name} is {seconds}; a duration is needed")
+        reason = "range" if math.isfinite(seconds) else "not-finite"
+        raise RefusalError(reason, f"{name} is {seconds}; a duration is needed")
 
 
 def _digest(name: str, digest: bytes | None) -> None:
     if digest is not None and len(digest) > 64:
-        raise Refusal("digest", f"{name} has {len(digest)} bytes; a digest has at most 64")
+        raise RefusalError("digest", f"{name} has {len(digest)} bytes; a digest has at most 64")
 
 
 def _request(event: model.Request) -> None:
@@ -191,13 +198,13 @@ def _action(event: model.ActionSent) -> None:
     _at_least("observed_step", event.observed_step, 0)
     _duration("inference_s", event.inference_s)
     if event.step != event.first_step:
-        raise Refusal("step", f"step {event.step} must equal first_step {event.first_step}")
+        raise RefusalError("step", f"step {event.step} must equal first_step {event.first_step}")
     check_tensor(event.action, "action")
 
 
 def _step_done(event: model.StepDone) -> None:
     if event.step is None:
-        raise Refusal("step", "step is missing: which step was done?")
+        raise RefusalError("step", "step is missing: which step was done?")
     if event.action_seq < 0:
         _at_least("action_seq", event.action_seq, 0)
     if event.step_wall_s is not None:
@@ -217,7 +224,7 @@ def _end(event: model.EpisodeEnded | model.EpisodeFailed | model.EpisodeAborted)
 def _checkpoint(event: model.CheckpointSaved) -> None:
     _at_least("size_bytes", event.size_bytes, 0)
     if len(event.sha256) != 32:
-        raise Refusal("digest", f"sha256 has {len(event.sha256)} bytes; 32 are needed")
+        raise RefusalError("digest", f"sha256 has {len(event.sha256)} bytes; 32 are needed")
 
 
 def _silence(event: model.EpisodeStalled | model.EpisodeTimedOut) -> None:

@@ -1,8 +1,8 @@
 """Ids that follow from content, and the text forms of ids. Pure: no clock, no randomness.
 
-What is asked for twice must get the same id twice: episodes from their place in the run's matrix, the engine's own events
-from what they are about, triggers from rule and evidence. All are cut from SHA-256 over parts whose types and lengths are
-part of what is hashed, so that ("ab", "c") and ("a", "bc") differ.
+What is asked for twice must get the same id twice: episodes from their place in the run's matrix, the engine's own
+events from what they are about, triggers from rule and evidence. All are cut from SHA-256 over parts whose types and
+lengths are part of what is hashed, so that ("ab", "c") and ("a", "bc") differ.
 
 New ids for facts from outside need a clock and randomness: `stepwell.adapters.ids.new_event_id`.
 """
@@ -26,7 +26,8 @@ def episode_id_for(run_id: str, task: str, cell: str, repetition: int) -> str:
 def derived_event_id(*parts: Part) -> bytes:
     """16 bytes that follow from ``parts``, laid out as a UUID of version 8 (RFC 9562, custom content).
 
-    For what the engine makes: give everything that makes it this event, e.g. ``("verdict", episode_id, attempt, revision)``.
+    For what the engine makes: give everything that makes it this event, e.g. ``("verdict", episode_id, attempt,
+    revision)``.
     """
     raw = bytearray(_digest("event", *parts)[:16])
     raw[6] = 0x80 | (raw[6] & 0x0F)
@@ -37,7 +38,8 @@ def derived_event_id(*parts: Part) -> bytes:
 def trigger_id_for(rule: str, version: int, key: str, evidence: Iterable[EvidenceEpisode]) -> str:
     """The id of a trigger: ``tr-`` and 26 base32 characters (130 bits).
 
-    ``evidence`` is what the rule saw when the trigger opened, in its order: episode, attempt and revision of each verdict.
+    ``evidence`` is what the rule saw when the trigger opened, in its order: episode, attempt and revision of each
+    verdict.
     """
     seen = [part for episode in evidence for part in (episode.episode_id, episode.attempt, episode.revision)]
     return "tr-" + _text(_digest("trigger", rule, version, key, *seen), 26)
@@ -73,13 +75,12 @@ def _digest(*parts: Part) -> bytes:
     """SHA-256 over tagged, length-prefixed parts."""
     sha = hashlib.sha256()
     for part in parts:
-        match part:
-            case bytes():
-                tag, content = b"b", part
-            case str():
-                tag, content = b"s", part.encode()
-            case int():
-                tag, content = b"i", str(int(part)).encode()
+        if isinstance(part, bytes):
+            tag, content = b"b", part
+        elif isinstance(part, str):
+            tag, content = b"s", part.encode()
+        else:
+            tag, content = b"i", str(part).encode()
         sha.update(tag + len(content).to_bytes(8, "big") + content)
     return sha.digest()
 

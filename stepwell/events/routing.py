@@ -1,7 +1,7 @@
 """Where a record goes: topic and key.
 
-Records with one key stay in order, in one partition; so everything about an episode has the episode's id as its key, and
-everything that is judged per policy has the policy's name.
+Records with one key stay in order, in one partition; so everything about an episode has the episode's id as its key,
+and everything that is judged per policy has the policy's name.
 """
 
 from stepwell.events import model

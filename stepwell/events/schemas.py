@@ -1,12 +1,12 @@
 """The packaged schemas: files, ids, fingerprints, versions. No service is needed.
 
-``schemas/ids.json`` lists every version that was ever released: its id on the wire, its type and version number, its file
-and its fingerprint. The current version of a type stands in ``schemas/``, older ones in ``schemas/released/``.
-A line, once released, never changes; a new version gets the next free id (CONTRIBUTING.md says how).
+``schemas/ids.json`` lists every version that was ever released: its id on the wire, its type and version number, its
+file and its fingerprint. The current version of a type stands in ``schemas/``, older ones in ``schemas/released/``. A
+line, once released, never changes; a new version gets the next free id (CONTRIBUTING.md says how).
 
 The fingerprint is CRC-64-AVRO over the schema's parsing canonical form, as 16 hexadecimal digits in the byte order of
-Avro's single-object encoding (little-endian). It leaves out docs and defaults: two schemas with one fingerprint have the
-same bytes on the wire.
+Avro's single-object encoding (little-endian). It leaves out docs and defaults: two schemas with one fingerprint have
+the same bytes on the wire.
 
 `SchemaSource` is the port; a registry by URL is another implementation of it.
 """

@@ -13,7 +13,7 @@ Upcaster = Callable[[Fields], Fields]
 
 
 def upcast_episode_failed_v1_v2(fields: Fields) -> Fields:
-    """Version 2 says who broke; in version 1 that followed from the failure type: ``sim_…``, ``agent_…``, else the host."""
+    """Version 2 says who broke; in version 1 that followed from the failure type (``sim_``, ``agent_``, else host)."""
     kind = fields["failure_type"]
     policy_broke = kind.startswith("agent_") or kind == "invalid_action"
     component = "agent" if policy_broke else "sim" if kind.startswith("sim_") else "host"
