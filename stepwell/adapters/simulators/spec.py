@@ -1,0 +1,101 @@
+"""What to simulate: simulator, task, scene and perturbation, as data, and the checks that need no simulator."""
+
+from typing import Any, Self
+
+import msgspec
+
+from stepwell.adapters.simulators import catalogue
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something wrong in a spec.
+
+    Attributes:
+        path: where, as the keys that lead there, e.g. ``("scene", "time_limit")``.
+        message: what is wrong.
+        expected: what would be right.
+    """
+
+    path: tuple[str, ...]
+    message: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.path)}: {self.message}; expected {self.expected}"
+
+
+class SimulatorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One simulated task.
+
+    Attributes:
+        simulator: ``gymnasium``, ``metaworld`` or ``robosuite``.
+        task: the simulator's own name, e.g. ``reach-v3``.
+        scene: options of the scene; see `catalogue.SCENE_OPTIONS`.
+        perturbation: changed physics and sensors; see `catalogue.PERTURBATION_OPTIONS`.
+    """
+
+    simulator: str
+    task: str
+    scene: dict[str, Any] = {}
+    perturbation: dict[str, Any] = {}
+
+    @property
+    def full_task(self) -> str:
+        """Simulator and task as events name them, e.g. ``metaworld/reach-v3``."""
+        return f"{self.simulator}/{self.task}"
+
+    @classmethod
+    def parse(
+        cls, full_task: str, scene: dict[str, Any] | None = None, perturbation: dict[str, Any] | None = None
+    ) -> Self:
+        """From ``simulator/task``; text without a slash names no simulator, which validation then says."""
+        simulator, _, task = full_task.rpartition("/")
+        return cls(simulator=simulator, task=task, scene=scene or {}, perturbation=perturbation or {})
+
+
+def validate_simulator(spec: SimulatorSpec) -> list[Problem]:
+    """What is wrong with a spec; empty where it can be run. Starts nothing and needs no simulator installed."""
+    options = catalogue.SCENE_OPTIONS.get(spec.simulator)
+    if options is None:
+        return [_unknown(("task",), "simulator", spec.simulator, tuple(catalogue.SCENE_OPTIONS))]
+    tasks = catalogue.tasks_of(spec.simulator)
+    if spec.task not in tasks:
+        return [_unknown(("task",), f"{spec.simulator} task", spec.task, tasks)]
+    problems = check_options(("scene",), spec.scene, options)
+    problems += check_options(("perturbation",), spec.perturbation, catalogue.PERTURBATION_OPTIONS)
+    if not problems:
+        problems += _check_observations(spec)
+    if "success_return" in spec.scene and "success_steps" in spec.scene:
+        problems.append(Problem(("scene", "success_steps"), "success is defined twice", "only one of success_*"))
+    return problems
+
+
+def observation_keys(spec: SimulatorSpec) -> frozenset[str]:
+    """The observation keys that a valid spec's scene gives."""
+    chosen = spec.scene.get("observations")
+    return frozenset(chosen or catalogue.default_observation_keys(spec.simulator, spec.task))
+
+
+def check_options(where: tuple[str, ...], given: dict[str, Any], options: catalogue.Options) -> list[Problem]:
+    """Unknown options and wrong values."""
+    problems = []
+    for name, value in given.items():
+        known = options.get(str(name))
+        if known is None:
+            problems.append(_unknown((*where, str(name)), "option", str(name), tuple(options)))
+        elif not known[0](value):
+            problems.append(Problem((*where, name), f"{value!r} does not fit", known[1]))
+    return problems
+
+
+def _check_observations(spec: SimulatorSpec) -> list[Problem]:
+    possible = catalogue.all_observation_keys(spec.simulator, spec.task)
+    return [
+        _unknown(("scene", "observations"), f"observation of {spec.full_task}", key, possible)
+        for key in spec.scene.get("observations", ())
+        if key not in possible
+    ]
+
+
+def _unknown(path: tuple[str, ...], what: str, given: str, possible: tuple[str, ...]) -> Problem:
+    return Problem(path, f"there is no {what} {given!r}", f"one of {', '.join(possible) or 'none'}")
