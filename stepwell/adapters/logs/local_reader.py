@@ -22,6 +22,9 @@ class LocalReader:
         self._store = store
         self._catalog = catalog
         self._positions: dict[TopicPartition, int] = {}
+        # Where the next batch starts: behind `_positions` where a hole was passed that gave no record. So the batches
+        # of a partition join up without a gap, and whoever keeps their ends can compare them with the next start.
+        self._starts: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._turn = 0
 
@@ -34,17 +37,20 @@ class LocalReader:
         for source in positions:
             self._catalog.slot(source)
         self._positions = dict(positions)
+        self._starts = dict(positions)
         self._paused.clear()
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these too."""
         self._positions |= positions
+        self._starts |= positions
         self._paused.difference_update(positions)
 
     def remove(self, sources: Iterable[TopicPartition]) -> None:
         """Read these no more."""
         for source in sources:
             self._positions.pop(source, None)
+            self._starts.pop(source, None)
             self._paused.discard(source)
 
     def position(self, source: TopicPartition) -> int:
@@ -54,6 +60,7 @@ class LocalReader:
     def seek(self, source: TopicPartition, position: int) -> None:
         """Read this one from here."""
         self._positions[self._assigned(source)] = position
+        self._starts[source] = position
 
     def pause(self, sources: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these."""
@@ -99,12 +106,14 @@ class LocalReader:
                 share = -(-left // (len(ready) - number))
                 if share < 1 or (size > _BYTES_MAX and batches):
                     break
-                batch = RecordBatch(wanted[slot], self._positions[wanted[slot]], high)
-                size += _fill(connection.cursor(), batch, slot, share)
+                batch = RecordBatch(wanted[slot], self._starts[wanted[slot]], high)
+                size += _fill(connection.cursor(), batch, slot, self._positions[batch.source], share)
                 left -= len(batch)
                 batches.append(batch)
         for batch in batches:
             self._positions[batch.source] = batch.end
+            if batch.offsets:
+                self._starts[batch.source] = batch.end
         return [batch for batch in batches if batch.offsets]
 
     def _check(self, source: TopicPartition, low: int, high: int) -> bool:
@@ -118,13 +127,13 @@ class LocalReader:
         )
 
 
-def _fill(cursor: sqlite3.Cursor, batch: RecordBatch, slot: int, limit: int) -> int:
-    """Read up to ``limit`` records of a slot into the batch; the size of their values, in bytes."""
+def _fill(cursor: sqlite3.Cursor, batch: RecordBatch, slot: int, position: int, limit: int) -> int:
+    """Read up to ``limit`` records of a slot, from a position on, into the batch; the size of their values (bytes)."""
     base = address_of(slot, 0)
     cursor.execute(
         "SELECT address - ?1, timestamp, key, value, headers FROM records WHERE address >= ?2 AND address < ?3"
         " ORDER BY address LIMIT ?4",
-        (base, base + batch.start, base + batch.end, limit),
+        (base, base + position, base + batch.end, limit),
     )
     size = 0
     while rows := cursor.fetchmany(min(_CHUNK, limit)):

@@ -1,0 +1,1 @@
+"""Test cases that ship with Stepwell, for whoever writes an adapter. Needs pytest."""
