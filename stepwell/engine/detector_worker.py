@@ -13,7 +13,7 @@ from typing import Protocol
 from stepwell.engine.detector import Detector, PolicyState, dump, policy_of
 from stepwell.engine.loop import Processor
 from stepwell.engine.ports import Consumer, MessageLog, OutgoingRecord, RecordBatch, TopicPartition
-from stepwell.engine.publish import Publisher, dead_letter
+from stepwell.engine.publish import all_outgoing, dead_letter, outgoing
 from stepwell.engine.reading import read_range
 from stepwell.events.model import Event, Headers, LogRecord, RetrainAnswered
 from stepwell.events.routing import topic_of
@@ -58,14 +58,13 @@ class PolicyPartition(Processor):
         self.states: dict[str, PolicyState] = {}
         self._source = source
         self._codec = codec
-        self._publish = Publisher(codec)
         self._detector = detector
         self._worker_id = worker_id
 
     def process(self, batch: RecordBatch, now_us: int) -> list[OutgoingRecord]:
         """Fold a batch; what the rules found, and dead letters for what could not be read."""
         del now_us  # all time comes from the log
-        return self._publish.all(self.fold(batch))
+        return all_outgoing(self._codec, self.fold(batch))
 
     def fold(self, batch: RecordBatch) -> list[LogRecord]:
         """Fold a batch; what would be published."""
@@ -108,7 +107,6 @@ class AnswersPartition(Processor):
     def __init__(self, position: int, codec: EventCodec, worker_id: str) -> None:
         self.position = position
         self._codec = codec
-        self._publish = Publisher(codec)
         self._worker_id = worker_id
 
     def process(self, batch: RecordBatch, now_us: int) -> list[OutgoingRecord]:
@@ -129,7 +127,7 @@ class AnswersPartition(Processor):
             letter = dead_letter(
                 batch, index, kind="unreadable", reason=reason, detail=detail, reported_by=self._worker_id
             )
-            out.append(self._publish(letter))
+            out.append(outgoing(self._codec, letter))
         self.position = batch.end
         return out
 

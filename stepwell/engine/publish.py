@@ -18,24 +18,19 @@ class Encoder(Protocol):
         """The record's bytes and headers."""
 
 
-class Publisher:
-    """Makes records of the log. Callable, so that it can be handed on as a plain function."""
+def outgoing(encoder: Encoder, record: LogRecord, partition: int | None = None) -> OutgoingRecord:
+    """The record as it goes to the log: to the partition of its key, or to ``partition``.
 
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
+    Raises:
+        EncodeError: it does not fit its schema.
+    """
+    value, headers = encoder.encode(record)
+    return OutgoingRecord(topic_of(record), key_of(record), value, headers, partition)
 
-    def __call__(self, record: LogRecord, partition: int | None = None) -> OutgoingRecord:
-        """One record, to the partition of its key, or to ``partition``.
 
-        Raises:
-            EncodeError: the record does not fit its schema.
-        """
-        value, headers = self._encoder.encode(record)
-        return OutgoingRecord(topic_of(record), key_of(record), value, headers, partition)
-
-    def all(self, records: Iterable[LogRecord], partition: int | None = None) -> list[OutgoingRecord]:
-        """Several records, in order."""
-        return [self(record, partition) for record in records]
+def all_outgoing(encoder: Encoder, records: Iterable[LogRecord], partition: int | None = None) -> list[OutgoingRecord]:
+    """Several records, in order; see `outgoing`."""
+    return [outgoing(encoder, record, partition) for record in records]
 
 
 def dead_letter(

@@ -9,7 +9,7 @@ from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.engine.detector_worker import GROUP, TOPICS, DetectorRestore, PolicyPartition
 from stepwell.engine.loop import STALE_MEMBERSHIPS_MAX, BatchSizer, ExactlyOnceLoop
 from stepwell.engine.ports import OutgoingRecord, TopicPartition
-from stepwell.engine.publish import Publisher
+from stepwell.engine.publish import outgoing
 from stepwell.engine.reading import read_range
 from stepwell.events.codec import Codec
 from stepwell.events.ids import derived_event_id
@@ -65,9 +65,8 @@ def log() -> Iterator[MemoryLog]:
 
 
 def send(log: MemoryLog, *records: Event | OutgoingRecord) -> None:
-    publish = Publisher(CODEC)
     producer = log.producer()
-    producer.send([publish(record) if isinstance(record, Event) else record for record in records])
+    producer.send([outgoing(CODEC, record) if isinstance(record, Event) else record for record in records])
     producer.flush(5.0)
     producer.close()
 
@@ -135,8 +134,7 @@ def test_verdicts_become_requests_and_answers_close_them(log: MemoryLog) -> None
 
 def test_what_cannot_be_used_becomes_a_dead_letter_and_the_next_record_counts(log: MemoryLog) -> None:
     """Torn bytes among verdicts and answers, and a verdict where answers belong."""
-    publish = Publisher(CODEC)
-    good = publish(verdict("e0"))
+    good = outgoing(CODEC, verdict("e0"))
     assert good.value is not None
     torn = good._replace(value=good.value[:-1])
     send(log, torn, good, OutgoingRecord(RETRAIN_RESULTS, b"expert", b"junk!!", (("x", None),)))
