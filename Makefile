@@ -40,7 +40,7 @@ $(VENV)/.stamp-installer: requirements/installer.txt | $(BIN)/python
 
 $(VENV)/.stamp-requirements: requirements/dev.txt $(VENV)/.stamp-installer
 	@echo "installing what requirements/dev.txt locks ..."
-	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $<
+	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r $<
 	@touch $@
 
 $(INSTALLED): pyproject.toml $(VENV)/.stamp-requirements

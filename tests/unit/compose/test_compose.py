@@ -49,7 +49,7 @@ def test_the_parser_of_the_specification_accepts_it() -> None:
         ("mem_limit:", "memlimit:"),
         ("interval: 5s", "interval: soon"),
         ("mem_limit: 1g", "mem_limit: lots"),
-        ("volumes:\n  kafka-data:", "volumes:\n  kafka-date:"),
+        ("networks: [inside]", "networks: [inner]"),
         ("secrets:\n  database_password:", "secrets:\n  password:"),
     ],
 )
@@ -143,6 +143,12 @@ def test_everything_starts_after_what_it_needs() -> None:
                 assert (how["condition"], needed in ONCE) == ("service_completed_successfully", True)
     for worker in set(OURS) - ONCE:
         assert set(SERVICES[worker]["depends_on"]) == ONCE
+
+
+def test_every_volume_is_declared_and_used() -> None:
+    """The parser does not look into short volume names."""
+    named = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    assert named == set(STACK["volumes"])
 
 
 def test_worker_slots_are_unique() -> None:
