@@ -1,4 +1,7 @@
-"""Policies: which to run (`spec`) and how it is driven (`client`); the other modules run inside the policy's process."""
+"""Policies: which to run (`spec`) and how it is driven (`client`).
+
+The other modules run inside the policy's own process; see `session` for the protocol.
+"""
 
 from stepwell.adapters.policies.client import Chunk, PolicyDescription, PolicyProcess
 from stepwell.adapters.policies.spec import (

@@ -38,7 +38,7 @@ class ActionSpace:
 class Policy(ABC):
     """Chooses actions from observations."""
 
-    def reset(self, task: str, seed: int, action_space: ActionSpace) -> None:
+    def reset(self, task: str, seed: int, action_space: ActionSpace) -> None:  # noqa: B027 - not all need it
         """Begin an episode; everything random from here on comes from ``seed``."""
 
     @abstractmethod

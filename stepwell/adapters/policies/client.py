@@ -44,9 +44,7 @@ class PolicyProcess:
     that one its state is unknown: start a new one in both cases.
     """
 
-    def __init__(
-        self, policy: PolicySpec, simulator: SimulatorSpec, *, working_directory: Path | None = None
-    ) -> None:
+    def __init__(self, policy: PolicySpec, simulator: SimulatorSpec, *, working_directory: Path | None = None) -> None:
         """Nothing is started yet.
 
         Raises:

@@ -95,7 +95,7 @@ class WrongShape(Defect):
 
 
 class Die(Defect):
-    """The policy's process ends: it raises (``raise``), exits (``exit``), crashes (``crash``) or is killed (``kill``)."""
+    """The policy raises (``raise``), or its process exits (``exit``), crashes (``crash``) or is killed (``kill``)."""
 
     def __init__(self, inner: Policy, number: int, how: str = "raise", **when: Any) -> None:
         super().__init__(inner, number, **when)

@@ -1,8 +1,8 @@
 """The policy's side of the protocol. Runs inside the policy's process.
 
-    open(kind, options, defects)                  -> needs, checkpoint
-    reset(task, seed, action)                     -> nothing
-    act(step) + the observation's arrays          -> array "action" (n_steps, action dimensions), inference time
+open(kind, options, defects)                  -> needs, checkpoint
+reset(task, seed, action)                     -> nothing
+act(step) + the observation's arrays          -> array "action" (n_steps, action dimensions), inference time
 """
 
 import time

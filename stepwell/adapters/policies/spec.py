@@ -75,7 +75,10 @@ def _numbers(value: Any) -> bool:
 
 
 _CHUNK = (lambda value: _whole(value) and 1 <= value <= 10_000, "a whole number of actions per answer, from 1")
-_MAPPING = (lambda value: isinstance(value, Mapping) and all(map(_text, value)), "a mapping of argument names to values")
+_MAPPING = (
+    lambda value: isinstance(value, Mapping) and all(map(_text, value)),
+    "a mapping of argument names to values",
+)
 _KEYS = (
     lambda value: isinstance(value, list | tuple) and all(map(_text, value)),
     "a list of observation keys",
@@ -83,7 +86,7 @@ _KEYS = (
 
 POLICY_KINDS: dict[str, PolicyKind] = {
     "random": PolicyKind(options={"chunk": _CHUNK}),
-    "constant": PolicyKind(options={"chunk": _CHUNK, "value": (_numbers, "a number, or a list with one per dimension")}),
+    "constant": PolicyKind(options={"chunk": _CHUNK, "value": (_numbers, "a number, or a list of one per dimension")}),
     "pendulum_balancer": PolicyKind(tasks=("gymnasium/InvertedPendulum-v5",), needs=("observation",)),
     "metaworld_expert": PolicyKind(tasks=("metaworld/*",), needs=("observation",)),
     "lift_expert": PolicyKind(tasks=("robosuite/Lift",), needs=("robot0_eef_pos", "cube_pos")),

@@ -30,7 +30,7 @@ def serve(channel: socket.socket, handle: Callable[[str, Message], Reply]) -> No
         try:
             body, arrays = handle(operation, message)
             frame = encode({**body, "id": number}, arrays)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other side has to hear of it
             frame = encode({"id": number, "error": _describe(error)})
         channel.sendall(frame)
 

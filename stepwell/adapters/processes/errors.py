@@ -1,12 +1,14 @@
 """What can go wrong with a simulator's or a policy's process, told apart so that the fault lands where it belongs.
 
+Error, and the failure type it means::
+
     HostError
     └── ProcessFailedError
         ├── StartFailedError      it could not be started at all                      start_failed
         ├── ProcessExitedError    it ended by itself (exit status, or its own crash)  sim_exited, agent_exited
         ├── ProcessKilledError    a signal from outside ended it                      sim_killed, agent_killed
         ├── ProcessHungError      it lives, but did not answer in time                sim_timeout, agent_timeout
-        ├── ProcessRaisedError    its code raised; the process may still live         sim_exception, agent_exception, sim_diverged
+        ├── ProcessRaisedError    its code raised; the process may still live         *_exception, sim_diverged
         ├── ProcessProtocolError  it sent something that is no answer                 sim_exited, agent_exited
         └── InvalidActionError    the policy sent NaN, infinity or a wrong shape      invalid_action
 """
@@ -54,12 +56,8 @@ class ProcessFailedError(HostError):
 class StartFailedError(ProcessFailedError):
     """The process could not be started."""
 
-    def __init__(
-        self, message: str, *, component: Component, exit_code: int | None = None, output: str = ""
-    ) -> None:
-        super().__init__(
-            message, component=component, failure_type="start_failed", exit_code=exit_code, output=output
-        )
+    def __init__(self, message: str, *, component: Component, exit_code: int | None = None, output: str = "") -> None:
+        super().__init__(message, component=component, failure_type="start_failed", exit_code=exit_code, output=output)
 
 
 class ProcessExitedError(ProcessFailedError):

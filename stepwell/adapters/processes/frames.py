@@ -4,9 +4,9 @@ Layout, little-endian::
 
     magic "SWP1" | header length u32 | payload length u64 | header (JSON, UTF-8) | arrays, end to end, in C order
 
-The header is ``{"body": {...}, "arrays": [[name, dtype, [shape...]], ...]}``. JSON keeps floats exactly (shortest repr),
-and NaN and infinity as Python writes them. Nothing here needs more than the standard library, and nothing executes
-what it reads.
+The header is ``{"body": {...}, "arrays": [[name, dtype, [shape...]], ...]}``. JSON keeps floats exactly, and
+NaN and infinity as Python writes them. Nothing here needs more than the standard library, and nothing executes what it
+reads.
 """
 
 import json

@@ -101,7 +101,7 @@ class _Spawner:
             arguments, answer = self._jobs.get()
             try:
                 answer.put(subprocess.Popen(**arguments))  # type: ignore[call-overload]
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised again where it was asked for
                 answer.put(error)
 
 
@@ -118,7 +118,7 @@ def spawn(
     Raises:
         OSError: it cannot be started.
     """
-    global _spawner
+    global _spawner  # noqa: PLW0603 - one per process, as the kernel counts
     with _lock:
         if _spawner is None or _spawner.pid != os.getpid():
             _spawner = _Spawner()

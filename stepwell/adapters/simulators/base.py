@@ -86,7 +86,7 @@ class Simulator(ABC):
     def step(self, action: NDArray[Any]) -> Stepped:
         """One step with a finite action of the right shape."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not all hold something
         """Free what the environment holds."""
 
 

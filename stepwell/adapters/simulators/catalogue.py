@@ -42,8 +42,26 @@ _ARM = tuple(
 
 ROBOSUITE_TASKS: dict[str, tuple[str, ...]] = {
     "Lift": (*_ARM, "cube_pos", "cube_quat", "gripper_to_cube_pos", "object-state"),
-}
+    "Stack": (
+        *_ARM, "cubeA_pos", "cubeA_quat", "cubeB_pos", "cubeB_quat", "cubeA_to_cubeB", "gripper_to_cubeA",
+        "gripper_to_cubeB", "object-state",
+    ),
+    "Door": (
+        *_ARM, "door_pos", "handle_pos", "hinge_qpos", "door_to_eef_pos", "handle_to_eef_pos", "handle_qpos",
+        "object-state",
+    ),
+    "PickPlaceCan": (
+        *_ARM, "Can_to_robot0_eef_pos", "Can_to_robot0_eef_quat", "Can_pos", "Can_quat", "object-state",
+    ),
+    "NutAssemblySquare": (
+        *_ARM, "SquareNut_to_robot0_eef_pos", "SquareNut_to_robot0_eef_quat", "SquareNut_pos", "SquareNut_quat",
+        "object-state",
+    ),
+}  # fmt: skip
 """Task -> every observation key it has."""
+
+PLACEMENT_TASKS = ("Lift", "Stack")
+"""The robosuite tasks whose objects' places the scene's ``placement`` sets."""
 
 Check = Callable[[Any], bool]
 

@@ -1,4 +1,4 @@
-"""The simulator as its host sees it: a process to start, reset, step and close. Needs neither numpy nor the simulator."""
+"""The simulator as its host sees it: a process to start, reset, step and close. Needs no numpy and no simulator."""
 
 import math
 from array import array

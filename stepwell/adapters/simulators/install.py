@@ -130,7 +130,7 @@ def _make(name: str, directory: Path) -> None:
 
 
 def _interpreter() -> str:
-    if sys.version_info[:2] == (3, 11):
+    if ".".join(map(str, sys.version_info[:2])) == PYTHON:
         return sys.executable
     found = shutil.which(f"python{PYTHON}")
     if found is None:

@@ -28,7 +28,8 @@ class MetaworldSimulator(Simulator):
         else:
             self._kind = ALL_V3_ENVIRONMENTS_GOAL_HIDDEN[f"{task}-goal-hidden"]
         self._env: Any = self._kind(seed=0)
-        self._time_limit = min(int(scene.get("time_limit", self._env.max_path_length)), self._env.max_path_length)
+        longest = int(self._env.max_path_length)
+        self._time_limit = min(int(scene.get("time_limit", longest)), longest)
 
     @property
     def versions(self) -> dict[str, str]:

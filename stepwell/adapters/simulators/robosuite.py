@@ -80,7 +80,7 @@ class RobosuiteSimulator(Simulator):
         self._steps = 0
         # Parts of robosuite draw from the global generators (observable corruption, some samplers).
         random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
+        np.random.seed(seed)
         self._env.rng = np.random.default_rng(seed)
         self._env.placement_initializer = self._sampler()
         self._env.reset()
@@ -123,6 +123,4 @@ class RobosuiteSimulator(Simulator):
     def _select(self, observation: Mapping[str, Any]) -> Observation:
         if self._chosen is not None:
             return {key: np.asarray(observation[key]) for key in self._chosen}
-        return {
-            key: np.asarray(value) for key, value in observation.items() if not key.endswith(ROBOSUITE_REDUNDANT)
-        }
+        return {key: np.asarray(value) for key, value in observation.items() if not key.endswith(ROBOSUITE_REDUNDANT)}

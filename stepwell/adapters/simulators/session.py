@@ -1,8 +1,8 @@
 """The simulator's side of the protocol: what is the same for every adapter. Runs inside the simulator's process.
 
-    open(simulator, task, scene, perturbation) -> description
-    reset(seed)                                -> observation, digest, time
-    step + array "action"                      -> observation, reward, flags, metrics, digest, time
+open(simulator, task, scene, perturbation) -> description
+reset(seed)                                -> observation, digest, time
+step + array "action"                      -> observation, reward, flags, metrics, digest, time
 """
 
 import time

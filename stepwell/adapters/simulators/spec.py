@@ -65,6 +65,9 @@ def validate_simulator(spec: SimulatorSpec) -> list[Problem]:
     problems += check_options(("perturbation",), spec.perturbation, catalogue.PERTURBATION_OPTIONS)
     if not problems:
         problems += _check_observations(spec)
+    if "placement" in spec.scene and spec.task not in catalogue.PLACEMENT_TASKS:
+        expected = f"a task of {', '.join(catalogue.PLACEMENT_TASKS)}"
+        problems.append(Problem(("scene", "placement"), f"{spec.task} places its objects itself", expected))
     if "success_return" in spec.scene and "success_steps" in spec.scene:
         problems.append(Problem(("scene", "success_steps"), "success is defined twice", "only one of success_*"))
     return problems
