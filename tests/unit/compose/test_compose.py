@@ -31,7 +31,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-STACK: dict[str, Any] = yaml.load(TEXT, UniqueKeyLoader)
+STACK: dict[str, Any] = UniqueKeyLoader(TEXT).get_single_data()
 SERVICES: dict[str, dict[str, Any]] = STACK["services"]
 OURS = sorted(set(SERVICES) - SERVERS)
 
