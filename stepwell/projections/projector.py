@@ -1,0 +1,323 @@
+"""From the log into the tables, exactly once.
+
+The position of each partition stands in the database (``sink_offsets``) and moves in one transaction with the rows, so
+the database's position is the truth; what is committed on the log is advice for people who look there. Whenever there
+is doubt (a new assignment, a lost connection, a position that another projector moved), the position is read again and
+the partition goes on from there.
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from stepwell.engine.ports import Consumer, MessageLog, RecordBatch, TopicPartition
+from stepwell.events.codec import Codec
+from stepwell.events.guards import RefusalError, check_time
+from stepwell.events.model import Event
+from stepwell.events.topics import EPISODE_EVENTS, EPISODE_SNAPSHOTS
+from stepwell.exceptions import (
+    DatabaseUnavailableError,
+    DecodeError,
+    LogError,
+    LogUnavailableError,
+    SinkFencedError,
+    UnknownSchemaError,
+)
+from stepwell.projections import migrate, queries
+from stepwell.projections.database import Connection, Deadline, connect, named_errors
+from stepwell.projections.progress import ProgressReporter
+from stepwell.projections.rows import PROJECTED_TOPICS, Source, rows_of
+from stepwell.projections.writer import BatchWriter, Item, set_aside
+
+__all__ = ["GROUP", "Projector"]
+
+GROUP = "stepwell-projector"
+# One poll takes what is there: a single record when little happens, up to this many when behind.
+_BATCH_RECORDS = 10_000
+_POLL_S = 0.2
+_COMMIT_INTERVAL_S = 1.0
+_RETRY_MIN_S, _RETRY_MAX_S = 0.1, 5.0
+
+_log = structlog.get_logger("stepwell.projector")
+
+
+class Projector:
+    """Reads the partitions that its group gives it, and writes their rows.
+
+    Args:
+        log: where to read.
+        database_url: where to write; the schema must be this version's (`stepwell db migrate`).
+        codec: decodes the records.
+        group: all projectors of one database share it; it also names the position rows.
+        slot: tells this projector from the others of the group; a restart under the same slot takes its partitions
+            back at once.
+        topics: what to read.
+        watch: groups whose position on the log is to be shown beside ours, each with the topics it reads.
+        batch_records: the most records of one poll.
+        statement_timeout_s: the database gives up on a statement after so long; this side gives up on a whole batch,
+            whose server may have vanished without a word, after twice that.
+    """
+
+    def __init__(
+        self,
+        log: MessageLog,
+        database_url: str,
+        codec: Codec,
+        *,
+        group: str = GROUP,
+        slot: str | int = 0,
+        topics: Sequence[str] = PROJECTED_TOPICS,
+        watch: Mapping[str, Sequence[str]] | None = None,
+        batch_records: int = _BATCH_RECORDS,
+        statement_timeout_s: float = 30.0,
+    ) -> None:
+        self._message_log = log
+        self._url = database_url
+        self._codec = codec
+        self._group = group
+        self._name = f"{group}-{slot}"
+        self._topics = tuple(topics)
+        self._batch_records = batch_records
+        self._statement_timeout_s = statement_timeout_s
+        self._queries = queries.load("projector")
+        self._progress = ProgressReporter(log, group, dict(watch or {}))
+        self._owned: set[TopicPartition] = set()
+        # Owned, but to be sought to the database's position before anything of them is written.
+        self._unplaced: set[TopicPartition] = set()
+        self._connection: Connection | None = None
+        self._writer: BatchWriter | None = None
+        self._deadline: Deadline | None = None
+        self._away_since: float | None = None
+        self._retry_s = _RETRY_MIN_S
+        self._retry_at = 0.0
+        self._log_away = False
+        self._commit_at = 0.0
+        self.batches_written = 0
+        self.records_written = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Project until ``stop`` is set; the batch in hand is finished first.
+
+        A database or log that is away is waited for. Raises what waiting cannot mend:
+
+        Raises:
+            MigrationError: the schema is not this version's.
+            DatabaseError: the database refuses us.
+            PositionLostError: records that are not in the tables yet are no longer in the log.
+            FencedError: another projector runs under the same slot.
+        """
+        self._deadline = Deadline(self._statement_timeout_s * 2)
+        consumer = self._message_log.consumer(self._group, self._name)
+        try:
+            consumer.subscribe(self._topics, lambda new: self._assigned(consumer, new), self._revoked)
+            while not stop.is_set():
+                self._turn(consumer, stop)
+            self._commit_advice(consumer, now=True)
+        finally:
+            consumer.close()
+            self._progress.close()
+            self._drop_connection()
+            self._deadline.close()
+
+    # --- one turn of the loop ---
+
+    def _turn(self, consumer: Consumer, stop: threading.Event) -> None:
+        self._ensure_connection(consumer)
+        self._place(consumer)
+        try:
+            batches = consumer.poll(self._batch_records, _POLL_S)
+        except LogUnavailableError as error:
+            self._say_log_away(error)
+            stop.wait(_POLL_S)
+            return
+        if self._log_away:
+            self._log_away = False
+            _log.info("log is back", projector=self._name)
+        for batch in batches:
+            # A batch read before its partition was placed (or after it was lost) starts where nobody knows.
+            if batch.source in self._owned and batch.source not in self._unplaced:
+                self._handle(consumer, batch)
+        self._report_progress(consumer)
+        self._commit_advice(consumer)
+
+    def _handle(self, consumer: Consumer, batch: RecordBatch) -> None:
+        if self._writer is None or self._connection is None or self._deadline is None:
+            self._unplaced.add(batch.source)
+            return
+        items = self._items(batch)
+        try:
+            with named_errors(self._url), self._deadline.on(self._connection):
+                written = self._writer.write(batch, items)
+        except SinkFencedError as error:
+            _log.warning(
+                "another projector moved the position, reading it again", projector=self._name, reason=str(error)
+            )
+            self._unplaced.add(batch.source)
+            return
+        except DatabaseUnavailableError as error:
+            self._database_away(consumer, error)
+            return
+        self.batches_written += 1
+        self.records_written += len(batch)
+        for index, reason in written.refused:
+            _log.warning(
+                "the database refused a record, it is a dead letter now", projector=self._name, reason=reason,
+                topic=batch.source.topic, partition=batch.source.partition, offset=batch.offsets[index],
+            )  # fmt: skip
+
+    def _items(self, batch: RecordBatch) -> list[Item]:
+        """The rows of every record; of a record that nobody can read, its dead-letter row."""
+        items = []
+        topic, partition = batch.source
+        decode = self._codec.decode
+        judges_time = topic == EPISODE_EVENTS
+        for index, value in enumerate(batch.values):
+            if value is None and topic == EPISODE_SNAPSHOTS:
+                continue  # how a compacted topic forgets a key
+            timestamp = batch.timestamps[index]
+            try:
+                record = decode(value, batch.headers[index])
+                if judges_time and isinstance(record, Event):
+                    check_time(record, timestamp)
+            except (DecodeError, UnknownSchemaError, RefusalError) as error:
+                row = set_aside(batch, index, "unreadable", error.reason, str(error), self._name)
+                items.append(Item(index, (row,)))
+                continue
+            rows = rows_of(record, Source(topic, partition, batch.offsets[index], timestamp))
+            if rows:
+                items.append(Item(index, rows))
+        return items
+
+    # --- partitions ---
+
+    def _assigned(self, consumer: Consumer, new: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+        self._owned.update(new)
+        self._unplaced.update(new)
+        if self._connection is not None and self._deadline is not None:
+            try:
+                with named_errors(self._url), self._deadline.on(self._connection):
+                    positions = self._positions(consumer, new)
+            except DatabaseUnavailableError as error:
+                self._database_away(consumer, error, pause=False)
+            else:
+                self._unplaced.difference_update(new)
+                return positions
+        # Not from the committed position, which is mere advice and may lie below the log's start by now.
+        return {source: consumer.watermarks(source).low for source in new}
+
+    def _revoked(self, gone: list[TopicPartition]) -> None:
+        self._owned.difference_update(gone)
+        self._unplaced.difference_update(gone)
+        self._progress.forget(gone)
+
+    def _place(self, consumer: Consumer) -> None:
+        """Seek every unplaced partition to the database's position, and let it go on."""
+        if self._connection is None or self._deadline is None or not self._unplaced:
+            return
+        waiting = list(self._unplaced)
+        try:
+            with named_errors(self._url), self._deadline.on(self._connection):
+                positions = self._positions(consumer, waiting)
+        except DatabaseUnavailableError as error:
+            self._database_away(consumer, error)
+            return
+        for source, position in positions.items():
+            consumer.seek(source, position)
+        consumer.resume(waiting)
+        self._unplaced.difference_update(waiting)
+
+    def _positions(self, consumer: Consumer, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        assert self._connection is not None
+        known = self._read_positions(self._connection)
+        new = [source for source in sources if source not in known]
+        for source in new:
+            marks = consumer.watermarks(source)
+            self._connection.execute(
+                self._queries["first_position"],
+                {"sink": self._group, **source._asdict(), "low": marks.low, "log_end": marks.high},
+            )
+        if new:
+            known = self._read_positions(self._connection)
+        return {source: known[source] for source in sources}
+
+    def _read_positions(self, connection: Connection) -> dict[TopicPartition, int]:
+        rows = connection.execute(self._queries["positions"], {"sink": self._group})
+        return {TopicPartition(topic, partition): position for topic, partition, position in rows}
+
+    # --- the database comes and goes ---
+
+    def _ensure_connection(self, consumer: Consumer) -> None:
+        if self._connection is not None or time.monotonic() < self._retry_at:
+            return
+        try:
+            connection = connect(
+                self._url, application=self._name, statement_timeout_s=self._statement_timeout_s, connect_timeout_s=5.0
+            )
+            try:
+                assert self._deadline is not None
+                with named_errors(self._url), self._deadline.on(connection):
+                    migrate.require_current(self._url, connection)
+            except BaseException:
+                connection.close()
+                raise
+        except DatabaseUnavailableError as error:
+            self._database_away(consumer, error)
+            return
+        self._connection = connection
+        self._writer = BatchWriter(connection, self._group, self._name)
+        self._retry_s = _RETRY_MIN_S
+        if self._away_since is not None:
+            _log.info("database is back", projector=self._name, away_s=round(time.monotonic() - self._away_since, 1))
+            self._away_since = None
+
+    def _database_away(self, consumer: Consumer, error: DatabaseUnavailableError, *, pause: bool = True) -> None:
+        """Say so once, hold the partitions (the membership lives on through `poll`), and try again later."""
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+            _log.warning("database is away, waiting", projector=self._name, reason=str(error))
+        self._drop_connection()
+        self._unplaced |= self._owned
+        if pause:
+            consumer.pause(self._owned)
+        self._retry_at = time.monotonic() + self._retry_s
+        self._retry_s = min(self._retry_s * 2, _RETRY_MAX_S)
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._writer = None
+
+    # --- what others see of us ---
+
+    def _say_log_away(self, error: LogError) -> None:
+        if not self._log_away:
+            self._log_away = True
+            _log.warning("log is away, waiting", projector=self._name, reason=str(error))
+
+    def _report_progress(self, consumer: Consumer) -> None:
+        placed = self._owned - self._unplaced
+        if self._connection is None or self._deadline is None or not placed or not self._progress.due():
+            return
+        try:
+            seen = self._progress.look(consumer, placed)
+        except LogError as error:
+            self._say_log_away(error)
+            return
+        try:
+            with named_errors(self._url), self._deadline.on(self._connection):
+                self._progress.write(self._connection, seen)
+        except DatabaseUnavailableError as error:
+            self._database_away(consumer, error)
+
+    def _commit_advice(self, consumer: Consumer, *, now: bool = False) -> None:
+        if not now and time.monotonic() < self._commit_at:
+            return
+        self._commit_at = time.monotonic() + _COMMIT_INTERVAL_S
+        positions = {source: consumer.position(source) for source in self._owned - self._unplaced}
+        if positions:
+            try:
+                consumer.commit(positions)
+            except LogError as error:
+                _log.debug("position not committed on the log", projector=self._name, reason=str(error))

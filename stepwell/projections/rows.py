@@ -1,0 +1,239 @@
+"""What a record becomes in the tables. Pure: record and position in, rows out.
+
+Every row is a plain copy of what the record says; nothing is counted, summed or judged here, so that the tables can be
+thrown away and made again from the log at any time.
+"""
+
+import base64
+import json
+import math
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from stepwell.events import model
+from stepwell.events.model import LogRecord, Metric, SequenceRange, Tensor
+from stepwell.events.topics import (
+    DEAD_LETTERS,
+    EPISODE_EVENTS,
+    EPISODE_SNAPSHOTS,
+    FAILURE_PATTERNS,
+    POLICY_EVENTS,
+    RETRAIN_REQUESTS,
+    RETRAIN_RESULTS,
+    TELEMETRY,
+)
+from stepwell.projections.tables import Row
+
+__all__ = ["PROJECTED_TOPICS", "Source", "rows_of"]
+
+_ARRAY_CODES = {"float32": "f", "float64": "d", "int32": "i", "int64": "q", "uint8": "B", "bool": "B"}
+_MAX_TIME_US = 253_402_300_800_000_000  # the year 10000
+_MAX_INT = 2**31
+
+
+class Source(NamedTuple):
+    """Where a record stands in the log. ``timestamp``: the log's time of append (µs)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+def rows_of(record: LogRecord, source: Source) -> Sequence[Row]:
+    """The rows of one record; none for types that no table holds, or that stand on a topic where they do not belong."""
+    make = _MAKERS.get((source.topic, type(record)))
+    return make(record, source) if make is not None else ()
+
+
+# --- facts about episodes ---
+
+
+def _step(event: model.StepDone, source: Source) -> tuple[Row, ...]:
+    values = (
+        event.occurred_at, source.timestamp, event.episode_id, event.attempt, event.step, event.producer_id,
+        event.producer_seq, event.event_id, event.action_seq, event.sim_time, event.reward, event.success,
+        event.terminated, event.truncated, event.step_wall_s,
+        _metrics(event.metrics) if event.metrics else None, event.state_digest, source.partition, source.offset,
+    )  # fmt: skip
+    return (Row("steps", values),)
+
+
+def _action(event: model.ActionSent, source: Source) -> tuple[Row, ...]:
+    tensor = event.action
+    values = (
+        event.occurred_at, source.timestamp, event.episode_id, event.attempt, event.first_step, event.n_steps,
+        event.producer_id, event.producer_seq, event.event_id, event.sim_time, event.observed_step, event.inference_s,
+        tensor.shape, _elements(tensor), tensor.uri, source.partition, source.offset,
+    )  # fmt: skip
+    return (Row("actions", values),)
+
+
+def _requested(event: model.EpisodeRequested, source: Source) -> tuple[Row, ...]:
+    episode = (
+        event.episode_id, event.run_id, event.task, event.policy, event.policy_version, event.checkpoint, event.scene,
+        event.perturbation, event.seed, event.repetition, event.cell, event.max_steps, event.requested_by,
+        event.occurred_at, event.trace_id, source.partition, source.offset,
+    )  # fmt: skip
+    return (
+        Row("runs", (event.run_id, event.requested_by, event.occurred_at)),
+        Row("episodes", episode),
+        Row("attempt_facts", (event.episode_id, event.attempt, event.run_id, event.occurred_at, *[None] * 5)),
+    )
+
+
+def _retry(event: model.RetryRequested, _source: Source) -> tuple[Row, ...]:
+    values = (
+        event.episode_id, event.attempt, event.run_id, event.occurred_at, event.reason, event.from_checkpoint,
+        None, None, None,
+    )  # fmt: skip
+    return (Row("attempt_facts", values),)
+
+
+def _claimed(event: model.EpisodeClaimed, _source: Source) -> tuple[Row, ...]:
+    values = (
+        event.episode_id, event.attempt, event.run_id, None, None, None, event.occurred_at, event.host, event.pid,
+    )  # fmt: skip
+    return (Row("attempt_facts", values),)
+
+
+def _status(record: model.SnapshotTaken, _source: Source) -> tuple[Row, ...]:
+    values = (
+        record.episode_id, record.attempt, record.run_id, record.phase, record.paused, record.since_at, record.owes,
+        record.owes_seq, record.next_step, record.last_event_at, record.outcome, record.revision,
+        record.kind == "sealed", record.first_offset, record.last_offset, record.fold_hash,
+    )  # fmt: skip
+    return (Row("attempt_status", values),)
+
+
+# --- verdicts, patterns, requests ---
+
+
+def _verdict(event: model.VerdictIssued, _source: Source) -> tuple[Row, ...]:
+    certificate, provenance = event.certificate, event.provenance
+    values = (
+        event.episode_id, event.attempt, event.revision, event.event_id, event.run_id, event.trace_id,
+        event.occurred_at, event.policy, event.policy_version, event.checkpoint, event.task, event.scene,
+        event.perturbation, event.seed, event.repetition, event.cell, event.requested_at, event.started_at,
+        event.ended_at, event.outcome, event.failure_type, event.fault, event.message, event.labels, event.autonomous,
+        event.n_steps, event.total_reward, event.success_at_end, event.success_once, _metrics(event.metrics),
+        certificate.status, certificate.notes, _ranges(certificate.lost), _ranges(certificate.late),
+        certificate.lost_count, certificate.late_count, certificate.duplicate_count, certificate.violation_count,
+        certificate.nonfinite_count, provenance.partition, provenance.first_offset, provenance.last_offset,
+        provenance.fold_hash, provenance.rule_set, provenance.schema_fingerprints, provenance.simulator,
+        provenance.simulator_version, provenance.adapter_version, provenance.environment_digest, provenance.seed,
+        provenance.checkpoint,
+    )  # fmt: skip
+    return (Row("verdicts", values),)
+
+
+def _pattern(event: model.PatternDetected, _source: Source) -> tuple[Row, ...]:
+    return (Row("failure_patterns", (*_trigger(event), event.promise)),)
+
+
+def _retrain(event: model.RetrainRequested, _source: Source) -> tuple[Row, ...]:
+    weights = [{"scene": w.scene, "perturbation": w.perturbation, "weight": w.weight} for w in event.sampling_weights]
+    return (Row("retrain_requests", (*_trigger(event), _json(weights), event.requested_by)),)
+
+
+def _trigger(event: model.PatternDetected | model.RetrainRequested) -> tuple[Any, ...]:
+    evidence = [
+        {
+            "episode_id": e.episode_id, "attempt": e.attempt, "revision": e.revision, "partition": e.partition,
+            "offset": e.offset, "scene": e.scene, "perturbation": e.perturbation, "seed": e.seed, "n_steps": e.n_steps,
+        }
+        for e in event.evidence
+    ]  # fmt: skip
+    return (
+        event.trigger_id, event.event_id, event.occurred_at, event.rule, event.rule_version, event.rule_key,
+        event.policy, event.policy_version, event.checkpoint, event.failure_type, _json(evidence),
+    )  # fmt: skip
+
+
+def _withdrawn(event: model.RetrainWithdrawn, _source: Source) -> tuple[Row, ...]:
+    return (Row("retrain_withdrawals", (event.trigger_id, event.occurred_at, event.reason)),)
+
+
+def _answered(event: model.RetrainAnswered, source: Source) -> tuple[Row, ...]:
+    values = (
+        event.event_id, event.trigger_id, event.occurred_at, source.timestamp, event.policy, event.producer_id,
+        event.status, event.new_checkpoint, event.detail, source.partition, source.offset,
+    )  # fmt: skip
+    return (Row("retrain_answers", values),)
+
+
+# --- the rest ---
+
+
+def _telemetry(record: model.TelemetrySampled, _source: Source) -> tuple[Row, ...]:
+    return tuple(
+        Row("telemetry", (
+            record.sampled_at, record.worker_id, record.host, record.sample_seq, number, point.metric, point.unit,
+            point.value, _json({a.name: a.value for a in point.attributes}), record.episode_id, record.attempt,
+        ))
+        for number, point in enumerate(record.points)
+    )  # fmt: skip
+
+
+def _dead_letter(record: model.DeadLetter, _source: Source) -> tuple[Row, ...]:
+    """Takes whatever comes: what is set aside here has nowhere else to go, so nothing in it may be refused again."""
+    at, attempt = record.source_timestamp, record.attempt
+    headers = [
+        {"name": _storable(h.name), "value": None if h.value is None else base64.b64encode(h.value).decode()}
+        for h in record.source_headers
+    ]
+    values = (
+        _storable(record.source_topic), record.source_partition, record.source_offset, _storable(record.kind),
+        _storable(record.reason), _storable(record.detail), at if 0 <= at < _MAX_TIME_US else None,
+        record.source_key, record.source_value, _json(headers), _storable(record.episode_id),
+        attempt if attempt is not None and 0 <= attempt < _MAX_INT else None, _storable(record.event_type),
+        _storable(record.reported_by),
+    )  # fmt: skip
+    return (Row("dead_letters", values),)
+
+
+def _storable(text: str | None) -> str | None:
+    """PostgreSQL's text takes no NUL."""
+    return text if text is None else text.replace("\0", "\\x00")
+
+
+def _elements(tensor: Tensor) -> list[Any] | None:
+    if tensor.uri is not None:
+        return None
+    elements = array(_ARRAY_CODES[tensor.dtype], tensor.data)
+    if sys.byteorder == "big":
+        elements.byteswap()
+    return elements.tolist()
+
+
+def _metrics(metrics: Sequence[Metric]) -> str:
+    # JSON knows no NaN and no infinity: they are kept as text.
+    return _json({m.name: m.value if math.isfinite(m.value) else str(m.value) for m in metrics})
+
+
+def _ranges(ranges: Sequence[SequenceRange]) -> str:
+    return _json([{"producer": r.producer, "first": r.first, "last": r.last} for r in ranges])
+
+
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+_MAKERS: dict[tuple[str, type], Callable[[Any, Source], tuple[Row, ...]]] = {
+    (EPISODE_EVENTS, model.StepDone): _step,
+    (EPISODE_EVENTS, model.ActionSent): _action,
+    (EPISODE_EVENTS, model.EpisodeRequested): _requested,
+    (EPISODE_EVENTS, model.RetryRequested): _retry,
+    (EPISODE_EVENTS, model.EpisodeClaimed): _claimed,
+    (EPISODE_SNAPSHOTS, model.SnapshotTaken): _status,
+    (POLICY_EVENTS, model.VerdictIssued): _verdict,
+    (FAILURE_PATTERNS, model.PatternDetected): _pattern,
+    (RETRAIN_REQUESTS, model.RetrainRequested): _retrain,
+    (RETRAIN_REQUESTS, model.RetrainWithdrawn): _withdrawn,
+    (RETRAIN_RESULTS, model.RetrainAnswered): _answered,
+    (TELEMETRY, model.TelemetrySampled): _telemetry,
+    (DEAD_LETTERS, model.DeadLetter): _dead_letter,
+}
+
+PROJECTED_TOPICS: tuple[str, ...] = tuple(dict.fromkeys(topic for topic, _ in _MAKERS))
+"""The topics that the projector reads."""

@@ -1,0 +1,74 @@
+-- Queries of the projector. One "-- name:" line opens each entry.
+
+-- name: positions
+SELECT topic, partition, next_offset FROM stepwell.sink_offsets WHERE sink = %(sink)s
+
+-- name: first_position
+-- A partition that was never read starts where the log does.
+INSERT INTO stepwell.sink_offsets (sink, topic, partition, next_offset, log_end)
+VALUES (%(sink)s, %(topic)s, %(partition)s, %(low)s, %(log_end)s)
+ON CONFLICT DO NOTHING
+
+-- name: advance
+-- The position moves only from where the batch was read: of two projectors one wins, the other changes no row.
+UPDATE stepwell.sink_offsets
+SET next_offset = %(end)s, records = records + %(records)s, log_end = greatest(log_end, %(end)s),
+    complete_until = greatest(complete_until, timestamptz 'epoch' + %(logged_at)s::bigint * interval '1 microsecond'),
+    seen_at = now()
+WHERE sink = %(sink)s AND topic = %(topic)s AND partition = %(partition)s AND next_offset = %(start)s
+
+-- name: report_own
+UPDATE stepwell.sink_offsets
+SET log_end = %(log_end)s, seen_at = now(),
+    complete_until = greatest(complete_until, timestamptz 'epoch' + %(complete_until)s::bigint * interval '1 microsecond')
+WHERE sink = %(sink)s AND topic = %(topic)s AND partition = %(partition)s AND next_offset = %(next_offset)s
+
+-- name: report_other
+INSERT INTO stepwell.consumer_positions AS p (consumer, topic, partition, next_offset, log_end, complete_until)
+VALUES (%(consumer)s, %(topic)s, %(partition)s, %(next_offset)s, %(log_end)s,
+        timestamptz 'epoch' + %(complete_until)s::bigint * interval '1 microsecond')
+ON CONFLICT (consumer, topic, partition) DO UPDATE
+SET next_offset = EXCLUDED.next_offset, log_end = EXCLUDED.log_end, seen_at = now(),
+    complete_until = greatest(p.complete_until, EXCLUDED.complete_until)
+
+-- name: merge_runs
+INSERT INTO stepwell.runs AS r (run_id, requested_by, first_requested_at)
+SELECT run_id, requested_by, first_requested_at FROM staging_runs ORDER BY run_id
+ON CONFLICT (run_id) DO UPDATE
+SET requested_by = EXCLUDED.requested_by, first_requested_at = EXCLUDED.first_requested_at
+WHERE r.first_requested_at > EXCLUDED.first_requested_at
+
+-- name: merge_attempt_facts
+-- The first request and the first claim in the log stand; which of them is here already depends on nothing else.
+INSERT INTO stepwell.episode_attempts AS a
+    (episode_id, attempt, run_id, requested_at, retry_reason, from_checkpoint, claimed_at, host, host_pid)
+SELECT episode_id, attempt, run_id, requested_at, retry_reason, from_checkpoint, claimed_at, host, host_pid
+FROM staging_attempt_facts ORDER BY episode_id, attempt
+ON CONFLICT (episode_id, attempt) DO UPDATE SET
+    retry_reason = CASE WHEN a.requested_at IS NULL THEN EXCLUDED.retry_reason ELSE a.retry_reason END,
+    from_checkpoint = CASE WHEN a.requested_at IS NULL THEN EXCLUDED.from_checkpoint ELSE a.from_checkpoint END,
+    requested_at = coalesce(a.requested_at, EXCLUDED.requested_at),
+    host = CASE WHEN a.claimed_at IS NULL THEN EXCLUDED.host ELSE a.host END,
+    host_pid = CASE WHEN a.claimed_at IS NULL THEN EXCLUDED.host_pid ELSE a.host_pid END,
+    claimed_at = coalesce(a.claimed_at, EXCLUDED.claimed_at)
+
+-- name: merge_attempt_status
+-- The snapshot that covers most stands; one of the same events by a newer state machine replaces it.
+INSERT INTO stepwell.episode_attempts AS a
+    (episode_id, attempt, run_id, phase, paused, since_at, owes, owes_seq, next_step, last_event_at, outcome, revision,
+     sealed, first_offset, last_offset, fold_hash)
+SELECT episode_id, attempt, run_id, phase, paused, since_at, owes, owes_seq, next_step, last_event_at, outcome, revision,
+       sealed, first_offset, last_offset, fold_hash
+FROM staging_attempt_status ORDER BY episode_id, attempt
+ON CONFLICT (episode_id, attempt) DO UPDATE SET
+    phase = EXCLUDED.phase, paused = EXCLUDED.paused, since_at = EXCLUDED.since_at, owes = EXCLUDED.owes,
+    owes_seq = EXCLUDED.owes_seq, next_step = EXCLUDED.next_step, last_event_at = EXCLUDED.last_event_at,
+    outcome = EXCLUDED.outcome, revision = EXCLUDED.revision, sealed = EXCLUDED.sealed,
+    first_offset = EXCLUDED.first_offset, last_offset = EXCLUDED.last_offset, fold_hash = EXCLUDED.fold_hash
+WHERE a.last_offset IS NULL OR a.last_offset <= EXCLUDED.last_offset
+
+-- name: merge_retrain_withdrawals
+UPDATE stepwell.retrain_requests AS r
+SET withdrawn_at = s.withdrawn_at, withdrawn_reason = s.withdrawn_reason
+FROM staging_retrain_withdrawals AS s
+WHERE r.trigger_id = s.trigger_id AND r.withdrawn_at IS NULL

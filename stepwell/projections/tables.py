@@ -1,0 +1,184 @@
+"""The tables as the projector writes them: columns with their types, keys, and how rows of one key meet.
+
+A "kind" of row goes through one staging table into one target. Most kinds are named like their target; the status of an
+attempt is written by two kinds, because two topics tell parts of it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+__all__ = ["KINDS", "Kind", "Row", "reduce_rows"]
+
+Values = tuple[Any, ...]
+
+
+class Row(NamedTuple):
+    """One row: its kind's name, and a value for each of the kind's columns (times in µs since 1970, UTC)."""
+
+    kind: str
+    values: Values
+
+
+def _first(old: Values, _new: Values) -> Values:
+    return old
+
+
+def _last(_old: Values, new: Values) -> Values:
+    return new
+
+
+def _fill(old: Values, new: Values) -> Values:
+    return tuple(b if a is None else a for a, b in zip(old, new, strict=True))
+
+
+def _earliest(old: Values, new: Values) -> Values:
+    return min(old, new, key=lambda values: values[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of row.
+
+    Attributes:
+        name: of the kind, and of its staging table (``staging_<name>``).
+        columns: names in order.
+        types: their types, by the names of `stepwell.projections.copy_format`.
+        key: positions of the columns that identify a row.
+        target: the table in schema ``stepwell``.
+        direct: rows are copied straight into the target (large, append-only tables).
+        meet: which values stay when two rows of one batch have the same key.
+        merge: name of the query in ``sql/projector.sql`` that moves rows from staging to the target; None: insert, and
+            do nothing where the key exists.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    key: tuple[int, ...]
+    target: str
+    direct: bool
+    meet: Callable[[Values, Values], Values]
+    merge: str | None
+
+
+def _kind(
+    name: str,
+    columns: str,
+    key: str,
+    *,
+    target: str | None = None,
+    direct: bool = False,
+    meet: Callable[[Values, Values], Values] = _first,
+    merge: str | None = None,
+) -> Kind:
+    """``columns``: words ``name:type``; ``key``: words."""
+    pairs = [word.split(":") for word in columns.split()]
+    names = tuple(pair[0] for pair in pairs)
+    positions = tuple(names.index(word) for word in key.split())
+    return Kind(name, names, tuple(pair[1] for pair in pairs), positions, target or name, direct, meet, merge)
+
+
+_EVIDENCE = (
+    "trigger_id:text event_id:uuid {at}:time rule:text rule_version:int rule_key:text policy:text policy_version:text "
+    "checkpoint:text failure_type:text evidence:json "
+)
+
+# In the order in which one transaction writes them, so that two transactions never wait for each other in a circle.
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        _kind(
+            "runs", "run_id:text requested_by:text first_requested_at:time", "run_id",
+            meet=_earliest, merge="merge_runs",
+        ),
+        _kind(
+            "episodes",
+            "episode_id:text run_id:text task:text policy:text policy_version:text checkpoint:text scene:text "
+            "perturbation:text seed:long repetition:int cell:text max_steps:int requested_by:text requested_at:time "
+            "trace_id:text source_partition:int source_offset:long",
+            "episode_id",
+        ),
+        _kind(
+            "attempt_facts",
+            "episode_id:text attempt:int run_id:text requested_at:time retry_reason:text from_checkpoint:text "
+            "claimed_at:time host:text host_pid:int",
+            "episode_id attempt", target="episode_attempts", meet=_fill, merge="merge_attempt_facts",
+        ),
+        _kind(
+            "attempt_status",
+            "episode_id:text attempt:int run_id:text phase:text paused:bool since_at:time owes:text owes_seq:long "
+            "next_step:int last_event_at:time outcome:text revision:int sealed:bool first_offset:long "
+            "last_offset:long fold_hash:text",
+            "episode_id attempt", target="episode_attempts", meet=_last, merge="merge_attempt_status",
+        ),
+        _kind(
+            "steps",
+            "occurred_at:time logged_at:time episode_id:text attempt:int step:int producer_id:text producer_seq:long "
+            "event_id:uuid action_seq:long sim_time:float reward:float success:bool terminated:bool truncated:bool "
+            "step_wall_s:float metrics:json state_digest:bytes source_partition:int source_offset:long",
+            "episode_id attempt producer_seq producer_id occurred_at", direct=True,
+        ),
+        _kind(
+            "actions",
+            "occurred_at:time logged_at:time episode_id:text attempt:int first_step:int n_steps:int producer_id:text "
+            "producer_seq:long event_id:uuid sim_time:float observed_step:int inference_s:float shape:ints "
+            "action:floats action_uri:text source_partition:int source_offset:long",
+            "episode_id attempt producer_seq producer_id occurred_at", direct=True,
+        ),
+        _kind(
+            "telemetry",
+            "sampled_at:time worker_id:text host:text sample_seq:long point:int metric:text unit:text value:float "
+            "attributes:json episode_id:text attempt:int",
+            "worker_id sample_seq point sampled_at", direct=True,
+        ),
+        _kind(
+            "verdicts",
+            "episode_id:text attempt:int revision:int event_id:uuid run_id:text trace_id:text issued_at:time "
+            "policy:text policy_version:text checkpoint:text task:text scene:text perturbation:text seed:long "
+            "repetition:int cell:text requested_at:time started_at:time ended_at:time outcome:text failure_type:text "
+            "fault:text message:text labels:texts autonomous:bool n_steps:int total_reward:float success_at_end:bool "
+            "success_once:bool metrics:json completeness:text completeness_notes:texts lost:json late:json "
+            "lost_count:long late_count:long duplicate_count:long violation_count:long nonfinite_count:long "
+            "source_partition:int first_offset:long last_offset:long fold_hash:text rule_set:text "
+            "schema_fingerprints:texts simulator:text simulator_version:text adapter_version:text "
+            "environment_digest:text reported_seed:long reported_checkpoint:text",
+            "episode_id attempt revision",
+        ),
+        _kind("failure_patterns", _EVIDENCE.format(at="detected_at") + "promise:text", "trigger_id"),
+        _kind(
+            "retrain_requests",
+            _EVIDENCE.format(at="requested_at") + "sampling_weights:json requested_by:text",
+            "trigger_id",
+        ),
+        _kind(
+            "retrain_withdrawals", "trigger_id:text withdrawn_at:time withdrawn_reason:text", "trigger_id",
+            target="retrain_requests", merge="merge_retrain_withdrawals",
+        ),
+        _kind(
+            "retrain_answers",
+            "event_id:uuid trigger_id:text answered_at:time logged_at:time policy:text trainer:text status:text "
+            "new_checkpoint:text detail:text source_partition:int source_offset:long",
+            "event_id",
+        ),
+        _kind(
+            "dead_letters",
+            "source_topic:text source_partition:int source_offset:long kind:text reason:text detail:text "
+            "logged_at:time source_key:bytes source_value:bytes source_headers:json episode_id:text attempt:int "
+            "event_type:text reported_by:text",
+            "source_topic source_partition source_offset kind",
+        ),
+    )
+}  # fmt: skip
+"""Every kind by name."""
+
+
+def reduce_rows(kind: Kind, rows: Iterable[Values]) -> list[Values]:
+    """One row a key, in the order of first appearance; rows of one key meet as the kind says."""
+    kept: dict[Values, Values] = {}
+    key, meet = kind.key, kind.meet
+    for values in rows:
+        identity = tuple([values[position] for position in key])
+        known = kept.get(identity)
+        kept[identity] = values if known is None else meet(known, values)
+    return list(kept.values())

@@ -1,0 +1,208 @@
+"""One batch of one partition into the database: position and rows in one transaction, or nothing.
+
+The usual case is fast: rows are copied straight into the large tables. Only where the database refuses something (a row
+that is there already, a text it cannot store, a number out of range) is the batch done again through staging tables,
+halved until the bad record stands alone; that record becomes a dead letter, and the others go in.
+"""
+
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from stepwell.engine.ports import RecordBatch
+from stepwell.engine.publish import dead_letter
+from stepwell.events.topics import DEAD_LETTERS
+from stepwell.exceptions import SinkFencedError
+from stepwell.projections import queries
+from stepwell.projections.copy_format import TYPE_NAMES, encode_rows
+from stepwell.projections.database import Connection
+from stepwell.projections.rows import Source, rows_of
+from stepwell.projections.tables import KINDS, Kind, Row, Values, reduce_rows
+
+__all__ = ["BatchWriter", "Item", "Written", "refusal", "set_aside"]
+
+# What the database, or the packing for it, says of a row that it will never take. Anything else is no row's fault.
+_ROW_ERRORS = (
+    psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded,
+    struct.error, OverflowError, UnicodeEncodeError,
+)  # fmt: skip
+_DETAIL_MAX = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The rows of one record, which go in together or not at all. ``index``: its place in the batch."""
+
+    index: int
+    rows: Sequence[Row]
+
+
+@dataclass(slots=True)
+class Written:
+    """What a batch came to.
+
+    Attributes:
+        rows: handed to the database (those it had already are counted too).
+        refused: place in the batch and reason of each record that it would not take.
+        slow: whether the batch had to be done again through staging.
+    """
+
+    rows: int
+    refused: list[tuple[int, str]]
+    slow: bool
+
+
+class BatchWriter:
+    """Writes batches through one connection, which the caller opens, watches and closes.
+
+    Args:
+        connection: in autocommit mode; staging tables are made in its session on first use.
+        sink: name of the projector in ``sink_offsets``.
+        reported_by: stands in the dead letters.
+    """
+
+    def __init__(self, connection: Connection, sink: str, reported_by: str) -> None:
+        self._connection = connection
+        self._sink = sink
+        self._reported_by = reported_by
+        self._queries = queries.load("projector")
+        self._staged: set[str] = set()
+
+    def write(self, batch: RecordBatch, items: Sequence[Item]) -> Written:
+        """Move the position from the batch's start to its end, and write the items' rows, in one transaction.
+
+        Raises:
+            SinkFencedError: the position is not at the batch's start: another projector moved it. Nothing is written.
+            psycopg.Error: the database is away, or refuses something that is no row's fault. Nothing is written, unless
+                the connection broke during COMMIT: read the position before going on.
+        """
+        try:
+            with self._connection.transaction():
+                return self._write(batch, items)
+        except BaseException:
+            self._staged.clear()  # a staging table made in a transaction that was rolled back is gone
+            raise
+
+    def _write(self, batch: RecordBatch, items: Sequence[Item]) -> Written:
+        self._advance(batch)
+        by_kind = _by_kind(items)
+        if not by_kind:
+            return Written(0, [], slow=False)
+        known = set(self._staged)
+        try:
+            with self._connection.transaction():
+                return Written(self._put(by_kind, direct=True), [], slow=False)
+        except _ROW_ERRORS:
+            self._staged = known
+        result = Written(0, [], slow=True)
+        self._put_bisecting(batch, items, result)
+        return result
+
+    def _advance(self, batch: RecordBatch) -> None:
+        topic, partition = batch.source
+        moved = self._connection.execute(
+            self._queries["advance"],
+            {
+                "sink": self._sink, "topic": topic, "partition": partition, "start": batch.start, "end": batch.end,
+                "records": len(batch), "logged_at": batch.timestamps[-1] if batch.timestamps else None,
+            },
+        ).rowcount  # fmt: skip
+        if moved != 1:
+            raise SinkFencedError(
+                f"The position of {topic}/{partition} in the database is not {batch.start}, where this batch was read: "
+                f"another projector of '{self._sink}' works on it. The batch is dropped; nothing was written."
+            )
+
+    def _put(self, by_kind: dict[str, list[Values]], *, direct: bool) -> int:
+        count = 0
+        for name, kind in KINDS.items():
+            rows = by_kind.get(name)
+            if not rows:
+                continue
+            rows = reduce_rows(kind, rows)
+            count += len(rows)
+            if direct and kind.direct:
+                self._copy(sql.Identifier("stepwell", kind.target), kind, rows)
+            else:
+                self._merge(kind, rows)
+        return count
+
+    def _copy(self, target: sql.Identifier, kind: Kind, rows: list[Values]) -> None:
+        stream = encode_rows(kind.types, rows)
+        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(target, _columns(kind))
+        with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+            copy.write(stream)
+
+    def _merge(self, kind: Kind, rows: list[Values]) -> None:
+        staging = sql.Identifier(f"staging_{kind.name}")
+        if kind.name not in self._staged:
+            definitions = sql.SQL(", ").join(
+                sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(TYPE_NAMES[type_]))
+                for column, type_ in zip(kind.columns, kind.types, strict=True)
+            )
+            self._connection.execute(
+                sql.SQL("CREATE TEMP TABLE IF NOT EXISTS {} ({}) ON COMMIT DELETE ROWS").format(staging, definitions)
+            )
+            self._staged.add(kind.name)
+        self._copy(staging, kind, rows)
+        if kind.merge is not None:
+            self._connection.execute(self._queries[kind.merge])
+        else:
+            self._connection.execute(
+                sql.SQL("INSERT INTO {} ({columns}) SELECT {columns} FROM {} ON CONFLICT DO NOTHING").format(
+                    sql.Identifier("stepwell", kind.target), staging, columns=_columns(kind)
+                )
+            )
+        self._connection.execute(sql.SQL("DELETE FROM {}").format(staging))
+
+    def _put_bisecting(self, batch: RecordBatch, items: Sequence[Item], result: Written) -> None:
+        known = set(self._staged)
+        try:
+            with self._connection.transaction():
+                result.rows += self._put(_by_kind(items), direct=False)
+        except _ROW_ERRORS as error:
+            self._staged = known
+            if len(items) > 1:
+                middle = len(items) // 2
+                self._put_bisecting(batch, items[:middle], result)
+                self._put_bisecting(batch, items[middle:], result)
+            else:
+                self._refuse(batch, items[0], error, result)
+
+    def _refuse(self, batch: RecordBatch, item: Item, error: Exception, result: Written) -> None:
+        reason, detail = refusal(error)
+        row = set_aside(batch, item.index, "refused", reason, detail, self._reported_by)
+        with self._connection.transaction():
+            result.rows += self._put({row.kind: [row.values]}, direct=False)
+        result.refused.append((item.index, reason))
+
+
+def refusal(error: Exception) -> tuple[str, str]:
+    """Short stable code and words for what a row was refused with: PostgreSQL's own name of the condition."""
+    if not isinstance(error, psycopg.Error):
+        return "out-of-range" if not isinstance(error, UnicodeEncodeError) else "text", str(error)
+    name = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
+    return name, str(error).strip()[:_DETAIL_MAX]
+
+
+def set_aside(batch: RecordBatch, index: int, kind: str, reason: str, detail: str, reported_by: str) -> Row:
+    """The dead-letter row of one record of a batch."""
+    letter = dead_letter(batch, index, kind=kind, reason=reason, detail=detail, reported_by=reported_by)
+    source = Source(DEAD_LETTERS, batch.source.partition, batch.offsets[index], batch.timestamps[index])
+    return rows_of(letter, source)[0]
+
+
+def _by_kind(items: Sequence[Item]) -> dict[str, list[Values]]:
+    by_kind: dict[str, list[Values]] = {}
+    for item in items:
+        for kind, values in item.rows:
+            by_kind.setdefault(kind, []).append(values)
+    return by_kind
+
+
+def _columns(kind: Kind) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(column) for column in kind.columns)
