@@ -1,0 +1,105 @@
+"""What the fold noticed beside the state: violations, losses, late facts, facts after the seal, stale time-outs.
+
+The first and the last kinds in `DEAD_LETTER_KINDS` go to the dead-letter topic; the others are for logs and replay.
+"""
+
+from typing import Final, NamedTuple
+
+from stepwell.engine.effects import CODES
+from stepwell.engine.state import LIST_LIMIT, AttemptState, Held, Position, ProducerState, Violation
+
+DEAD_LETTER_KINDS: Final = frozenset({"violation", "after_seal"})
+
+
+class Finding(NamedTuple):
+    """One thing noticed.
+
+    Attributes:
+        kind: ``violation``, ``after_seal``, ``lost``, ``late`` or ``stale``.
+        code: stable and short. Of a violation one of `stepwell.engine.effects.CODES`; of a loss its cause (``timed_out``,
+            ``overflow``, ``seal``); else equal to ``kind``.
+        detail: one sentence for people.
+        episode_id, attempt: which attempt.
+        event_type: of the fact concerned; empty for losses.
+        producer, first_seq, last_seq: which facts; equal sequences for one fact.
+        partition, offset, timestamp: where the fact's record stands, which need not be the record just folded (it may
+            have waited); offset -1 where it is not known any more.
+    """
+
+    kind: str
+    code: str
+    detail: str
+    episode_id: str
+    attempt: int
+    event_type: str
+    producer: str
+    first_seq: int
+    last_seq: int
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class Findings(list[Finding]):
+    """The findings of one event, as they are made."""
+
+    def violation(self, attempt: AttemptState, code: str, producer: ProducerState, seq: int, held: Held) -> None:
+        """A fact of the attempt's own producer broke the protocol."""
+        entry = Violation(
+            code, held.event_type, producer.name, producer.producer_id or "", seq, held.digest, held.offset
+        )
+        self.record(attempt, entry, held.timestamp)
+
+    def record(self, attempt: AttemptState, entry: Violation, timestamp: int) -> None:
+        """Count a violation and list it; the same record delivered again counts as a duplicate."""
+        for known in attempt.violations:
+            if (known.code, known.producer, known.producer_id, known.seq, known.digest) == (
+                entry.code, entry.producer, entry.producer_id, entry.seq, entry.digest
+            ):
+                attempt.duplicate_count += 1
+                return
+        attempt.violation_count += 1
+        if len(attempt.violations) < LIST_LIMIT:
+            attempt.violations.append(entry)
+        detail = f"{entry.event_type} {entry.seq} of {entry.producer} {entry.producer_id}: {CODES[entry.code]}"
+        self.append(
+            Finding(
+                "violation", entry.code, detail, attempt.episode_id, attempt.attempt, entry.event_type, entry.producer,
+                entry.seq, entry.seq, attempt.partition, entry.offset, timestamp,
+            )
+        )
+
+    def beyond_end_applied(self, attempt: AttemptState, producer: ProducerState, first: int, last: int) -> None:
+        """Facts beyond the end's last sequence came before the end and have been applied."""
+        attempt.violation_count += last - first + 1
+        if len(attempt.violations) < LIST_LIMIT:
+            attempt.violations.append(
+                Violation("beyond_end", "", producer.name, producer.producer_id or "", first, -1, -1)
+            )
+        detail = f"facts {first} to {last} of {producer.name} {CODES['beyond_end']}; they came before it and were counted"
+        self.append(
+            Finding(
+                "violation", "beyond_end", detail, attempt.episode_id, attempt.attempt, "", producer.name, first, last,
+                attempt.partition, -1, -1,
+            )
+        )
+
+    def lost(self, attempt: AttemptState, producer: ProducerState, first: int, last: int, cause: str) -> None:
+        """Sequences were given up."""
+        detail = f"facts {first} to {last} of {producer.name} never came; given up by {cause}"
+        self.append(
+            Finding(
+                "lost", cause, detail, attempt.episode_id, attempt.attempt, "", producer.name, first, last,
+                attempt.partition, -1, -1,
+            )
+        )
+
+    def note(self, kind: str, detail: str, attempt: AttemptState, event_type: str, at: tuple[str, int], position: Position) -> None:
+        """Something that is no violation: ``late`` or ``stale``. ``at``: producer and sequence."""
+        producer, seq = at
+        self.append(
+            Finding(
+                kind, kind, detail, attempt.episode_id, attempt.attempt, event_type, producer, seq, seq,
+                position.partition, position.offset, position.timestamp,
+            )
+        )
