@@ -124,18 +124,35 @@ class KafkaAdmin:
     def group_positions(self, group: str, topic: str) -> dict[TopicPartition, int | None]:
         """See `stepwell.engine.ports.Admin.group_positions`. Waits out an open transaction."""
         sources = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
+        deadline = time.monotonic() + CALL_TIMEOUT_S
+        while True:
+            try:
+                return self._group_positions(group, sources)
+            except LogUnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)  # a transaction is open, or the coordinator is moving
+
+    def _group_positions(self, group: str, sources: list[TopicPartition]) -> dict[TopicPartition, int | None]:
+        doing = f"asking for the positions of group {group}"
         request = ConsumerGroupTopicPartitions(group, [DriverPartition(*source) for source in sources])
         futures = self._driver.list_consumer_group_offsets(
             [request], require_stable=True, request_timeout=CALL_TIMEOUT_S
         )
-        answer = self._answer(futures[group], f"asking for the positions of group {group}")
         positions: dict[TopicPartition, int | None] = dict.fromkeys(sources)
-        for partition in answer.topic_partitions or []:
+        for partition in self._answer(futures[group], doing).topic_partitions or []:
             if partition.error is not None:
-                raise to_log_error(partition.error, f"asking for the positions of group {group} in {topic}")
+                raise to_log_error(partition.error, doing)
             source = TopicPartition(partition.topic, partition.partition)
             positions[source] = partition.offset if partition.offset >= 0 else None
         return positions
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Drop the records below these positions for good, as retention does."""
+        wanted = [DriverPartition(source.topic, source.partition, at) for source, at in before.items()]
+        futures = self._driver.delete_records(wanted, request_timeout=CALL_TIMEOUT_S, operation_timeout=CALL_TIMEOUT_S)
+        for partition, future in futures.items():
+            self._answer(future, f"deleting records of {partition.topic}/{partition.partition}")
 
     def close(self) -> None:
         """See `stepwell.engine.ports.Admin.close`. The driver's client ends with this object."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -85,6 +86,7 @@ class KafkaConsumer:
         if instance_id is not None and group is None:
             raise LogError("An instance id makes sense only in a group; name the group.")
         self.group = group
+        self._instance_id = instance_id
         self._availability = Availability(f"consumer {instance_id or group or ''}".strip())
         base = base_options(bootstrap, options, self._availability.on_error)
         self._driver = Consumer(_consumer_options(group, instance_id, base))
@@ -100,6 +102,7 @@ class KafkaConsumer:
         self._paused: set[TopicPartition] = set()
         self._lost: dict[TopicPartition, PositionLostError] = {}
         self._next_error: LogError | None = None
+        self._fenced: FencedError | None = None
         self._closed = False
 
     # -- assignment -----------------------------------------------------------------------------------------------
@@ -185,19 +188,21 @@ class KafkaConsumer:
     def poll(self, max_records: int, timeout_s: float) -> list[RecordBatch]:
         """See `stepwell.engine.ports.Consumer.poll`."""
         self._check_open()
-        self._raise_pending()
-        if self._rejoin:
-            self._driver.unsubscribe()
-            self._join()
-        messages = self._consume(max_records, timeout_s)
-        if self._callback_error is not None:
-            raised, self._callback_error = self._callback_error, None
-            raise raised
-        with _without_collector():
-            batches = self._batches(messages)
-        if not batches:
+        deadline = time.monotonic() + timeout_s
+        while True:
             self._raise_pending()
-        return batches
+            if self._rejoin:
+                self._driver.unsubscribe()
+                self._join()
+            messages = self._consume(max_records, max(0.0, deadline - time.monotonic()))
+            if self._callback_error is not None:
+                raised, self._callback_error = self._callback_error, None
+                raise raised
+            with _without_collector():
+                batches = self._batches(messages)
+            # What came may have been no record but an event, such as the end of a partition: then wait on.
+            if batches or (not messages and time.monotonic() >= deadline):
+                return batches
 
     def _consume(self, max_records: int, timeout_s: float) -> list[Message]:
         """Wait for the first record only, then take what is there: the driver alone would wait for all of them."""
@@ -211,12 +216,18 @@ class KafkaConsumer:
 
     def _poll_failure(self, error: KafkaException) -> LogError:
         failure = to_log_error(error, f"reading as a member of {self.group}" if self._topics else "reading")
-        if kafka_error(error).fatal():
-            self._forget_assignment()
+        if isinstance(failure, FencedError):
+            self._fence(failure)
         return failure
 
+    def _fence(self, failure: FencedError) -> None:
+        self._forget_assignment()
+        self._fenced = failure
+
     def _raise_pending(self) -> None:
-        """A lost position is raised by every poll until somebody seeks or assigns; other errors once."""
+        """Fencing is for good; a lost position is raised until somebody seeks or assigns; anything else once."""
+        if self._fenced is not None:
+            raise self._fenced
         for lost in self._lost.values():
             raise lost
         if self._next_error is not None:
@@ -269,13 +280,16 @@ class KafkaConsumer:
                     batch.end = max(batch.end, end)
             return
         kind = classify(error)
-        if kind is PositionLostError:
+        if code == KafkaError._FATAL and self._instance_id is not None:
+            # The driver says "fatal" without a code here. In this group protocol only one thing is: fencing.
+            self._fence(FencedError(f"Kafka: member {self._instance_id} of group {self.group}: {error.str()}."))
+        elif kind is PositionLostError:
             if source in self._position:
                 self._lost[source] = self._position_lost(source, error)
         elif kind is LogUnavailableError:
             self._availability.on_error(error)
         else:
-            self._next_error = to_log_error(error, f"reading {source.topic}/{source.partition}")
+            self._next_error = to_log_error(error, f"reading {source.topic or self.group}")
 
     def _position_lost(self, source: TopicPartition, error: KafkaError) -> PositionLostError:
         at = self._position[source]

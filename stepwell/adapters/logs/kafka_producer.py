@@ -34,7 +34,7 @@ def _producer_options(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[
         "batch.num.messages": 10_000,
         "queue.buffering.max.messages": 50_000,
         "queue.buffering.max.kbytes": 65_536,
-        "topic.metadata.propagation.max.ms": 10_000,
+        "topic.metadata.propagation.max.ms": 5_000,
         "delivery.report.only.error": True,
     }
     return {**ours, **more, **base}
