@@ -27,7 +27,7 @@ install: $(INSTALLED) ## make .venv and install Stepwell with everything it can 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed (Debian: apt-get install python3 python3-venv)" >&2; exit 1; }
 	@if $(PYTHON) -m venv $(VENV) 2>$(VENV).log; then :; \
-	elif command -v uv >/dev/null; then uv venv --quiet --clear --python $(PYTHON) $(VENV); \
+	elif command -v uv >/dev/null; then rm -rf $(VENV); uv venv --quiet --python $(PYTHON) $(VENV); \
 	else cat $(VENV).log >&2; rm -rf $(VENV) $(VENV).log; \
 		echo "Python cannot make a virtual environment (Debian: apt-get install python3-venv; or pip install --user uv)" >&2; exit 1; fi
 	@rm -f $(VENV).log

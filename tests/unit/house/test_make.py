@@ -1,0 +1,38 @@
+import subprocess
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+TARGETS = {"help", "install", "demo", "demo-kafka", "test", "check", "bench", "soak", "lock", "clean"}
+
+
+def make(*arguments: str) -> str:
+    done = subprocess.run(["make", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_help_describes_every_command() -> None:
+    described = {line.split()[1]: line.split(None, 2)[2] for line in make("help").splitlines()}
+    assert set(described) >= TARGETS
+    assert all(described.values())
+
+
+def test_plain_make_shows_the_help() -> None:
+    assert make() == make("help")
+
+
+def test_all_tests_run_in_one_pytest() -> None:
+    """One closing line tells how it went."""
+    recipe = make("--dry-run", "test")
+    assert recipe.count("pytest") == 1
+    assert recipe.rstrip().endswith("-m pytest tests")
+
+
+def test_what_tests_and_demo_need_is_brought_by_their_own_command() -> None:
+    for target, needs in {
+        "test": ("parts.kafka install", "parts.timescale install", "simulators.install"),
+        "demo": ("simulators.install", "examples/demo/run.py"),
+        "demo-kafka": ("parts.kafka install", "parts.timescale install", "simulators.install", "run.py --kafka"),
+    }.items():
+        recipe = make("--dry-run", target)
+        assert all(need in recipe for need in needs), target
