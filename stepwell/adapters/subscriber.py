@@ -3,8 +3,9 @@
 Delivery is at least once: a request counts as received only after it was handled, so a crash in the middle brings it
 again, with the same ``trigger_id``. Take that as the idempotency key.
 
-The log's consumer lives in a thread of its own. While a request is being worked on its partition is paused and the thread
-keeps polling, so that hours of training cost neither the group membership nor requests of policies in other partitions.
+The log's consumer lives in a thread of its own. While a request is being worked on its partition is paused and the
+thread keeps polling, so that hours of training cost neither the group membership nor requests of policies in other
+partitions.
 """
 
 import queue
@@ -57,8 +58,8 @@ class _Work:
 class Subscription:
     """An endless iterator over requests; a context manager.
 
-    The delivery before is taken as handled when the next one is asked for (or `handled` is called). Leaving the loop by an
-    exception leaves it unhandled: it comes again.
+    The delivery before is taken as handled when the next one is asked for (or `handled` is called). Leaving the loop by
+    an exception leaves it unhandled: it comes again.
     """
 
     def __init__(
@@ -126,7 +127,9 @@ class Subscription:
         if work is not None:
             self._finished.put(work)
 
-    def answer(self, request: RetrainRequested, status: str, *, detail: str = "", new_checkpoint: str | None = None) -> None:
+    def answer(
+        self, request: RetrainRequested, status: str, *, detail: str = "", new_checkpoint: str | None = None
+    ) -> None:
         """Tell Stepwell what became of a request; returns once the answer is durable.
 
         Args:
@@ -266,7 +269,7 @@ class Subscription:
 def run_for_each(
     subscription: Subscription, work: Callable[[RetrainRequested], tuple[str, str, str | None]], stop: threading.Event
 ) -> None:
-    """Hand each request to ``work`` and answer with what it returns (status, detail, new checkpoint), until ``stop``."""
+    """Hand each request to ``work`` and answer what it returns (status, detail, new checkpoint), until ``stop``."""
     while not stop.is_set():
         for delivery in subscription.receive(timeout_s=1.0):
             if isinstance(delivery.event, RetrainRequested):

@@ -74,7 +74,7 @@ class Document:
         return line, f"{self.source}:{line}: {dotted(path)}: {message}"
 
     def _path_in_document(self, loc: tuple[str | int, ...]) -> Path_:
-        """pydantic puts names of union members and the like into ``loc``; keep what is a key of the document."""
+        """``loc`` without what is no key of the document: pydantic puts names of union members in, for one."""
         path: Path_ = ()
         data = self.data
         for i, part in enumerate(loc):
@@ -118,7 +118,9 @@ def parse(raw: bytes, source: str) -> Document:
         text = raw.decode("utf-8")
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise SpecError(f"{source}:{event.start_mark.line + 1}: anchors and aliases are not allowed; write it out")
+                raise SpecError(
+                    f"{source}:{event.start_mark.line + 1}: anchors and aliases are not allowed; write it out"
+                )
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except UnicodeDecodeError as error:
         raise SpecError(f"{source}: not UTF-8 text (byte {error.start})") from None

@@ -18,6 +18,8 @@ from stepwell.exceptions import ConfigurationError, MissingPartError, StepwellEr
 # One line each, in the order of `stepwell --help`.
 _MODULES: tuple[str, ...] = (
     "config",
+    "run",
+    "retrain",
 )  # fmt: skip
 
 EXIT_FAILED = 1

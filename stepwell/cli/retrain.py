@@ -34,12 +34,13 @@ def listen(
     """Run a command for each retrain request and answer with how it went.
 
     The command's exit code 0 is answered as done, any other as failed, with the end of its output. A last output line
-    ``checkpoint: NAME`` names the new checkpoint. A request whose handling was cut off comes again: take its trigger_id as
-    the idempotency key.
+    "checkpoint: NAME" names the new checkpoint. A request whose handling was cut off comes again: take its trigger_id
+    as the idempotency key.
     """
     from stepwell.adapters.logs import open_log
     from stepwell.adapters.subscriber import Subscription
     from stepwell.events.codec import Codec
+    from stepwell.events.model import RetrainRequested
     from stepwell.settings import get_settings
 
     stop = threading.Event()
@@ -54,6 +55,8 @@ def listen(
             while not stop.is_set() and (limit is None or seen < limit):
                 for delivery in subscription.receive(timeout_s=1.0):
                     request = delivery.event
+                    if not isinstance(request, RetrainRequested):
+                        continue
                     _keep(output, request)
                     status, detail, checkpoint = _run(run, request, stop)
                     if stop.is_set():
@@ -124,16 +127,18 @@ def _run(command: str, request: "RetrainRequested", stop: threading.Event) -> tu
         start_new_session=True,
     )
     text: str | None = as_json(request) + "\n"
-    while True:
+    output = ""
+    while process.returncode is None:
         try:
             output, _ = process.communicate(text, timeout=0.5)
-            break
         except subprocess.TimeoutExpired:
             text = None
             if stop.is_set():
                 _end(process)
     lines = output.strip().splitlines()
-    checkpoint = lines[-1].removeprefix("checkpoint:").strip() if lines and lines[-1].startswith("checkpoint:") else None
+    checkpoint = (
+        lines[-1].removeprefix("checkpoint:").strip() if lines and lines[-1].startswith("checkpoint:") else None
+    )
     status = "done" if process.returncode == 0 else "failed"
     detail = output[-OUTPUT_CHARS_MAX:].strip() or f"exit code {process.returncode}"
     return status, detail, checkpoint

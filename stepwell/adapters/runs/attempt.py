@@ -144,5 +144,5 @@ def _steps(
 
 def _cause(failure: ProcessFailedError) -> str:
     """The failure with the last lines that the process printed: what a person looks for first."""
-    output = "\n".join(failure.output[-5:]).strip()
+    output = "\n".join(failure.output.strip().splitlines()[-5:])
     return f"{failure}\nlast output:\n{output}" if output else str(failure)

@@ -1,7 +1,7 @@
 """The host's identity, kept with the run: a restarted run on this machine goes on as the same host.
 
-The lock proves that the earlier process is gone. So the new one may continue its sequences and say of the attempts it left
-open that they were lost, which nobody else can know before the time-out.
+The lock proves that the earlier process is gone. So the new one may continue its sequences and say of the attempts it
+left open that they were lost, which nobody else can know before the time-out.
 """
 
 import contextlib

@@ -18,6 +18,7 @@ class PlannedEpisode:
     Attributes:
         run_id, episode_id, cell, repetition: where it stands; ``episode_id`` follows from the others and the task.
         policy, simulator: what the two processes are started with.
+        checkpoint: identifies the policy's weights, as the spec names them.
         scene, perturbation: names from the spec.
         seed: for scene and policy alike.
         max_steps: the step budget.
@@ -29,6 +30,7 @@ class PlannedEpisode:
     cell: str
     repetition: int
     policy: PolicySpec
+    checkpoint: str | None
     simulator: SimulatorSpec
     scene: str
     perturbation: str
@@ -80,6 +82,7 @@ def _episode(
         cell=cell,
         repetition=repetition,
         policy=policy.policy(),
+        checkpoint=policy.checkpoint,
         simulator=SimulatorSpec.parse(scene.task, scene=scene.options, perturbation=perturbation.options),
         scene=scene.name,
         perturbation=perturbation.name,

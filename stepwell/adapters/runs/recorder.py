@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from stepwell.adapters.ids import new_event_id
+from stepwell.adapters.policies import Chunk, PolicyDescription
 from stepwell.adapters.runs.plan import PlannedEpisode
 from stepwell.adapters.simulators import Reset, SimulatorDescription, StepResult
-from stepwell.adapters.policies import Chunk, PolicyDescription
 from stepwell.events import model
 
 EventT = TypeVar("EventT", bound=model.Event)
@@ -158,7 +158,7 @@ class AttemptRecorder:
             model.AgentStarted,
             policy=description.name,
             policy_version=description.version,
-            checkpoint=description.checkpoint,
+            checkpoint=description.checkpoint or self._episode.checkpoint,
         )
 
     def action_sent(self, first_step: int, chunk: Chunk) -> None:
@@ -182,7 +182,7 @@ class AttemptRecorder:
             "task": episode.simulator.full_task,
             "policy": episode.policy.name,
             "policy_version": episode.policy.version,
-            "checkpoint": episode.policy.checkpoint,
+            "checkpoint": episode.checkpoint,
             "scene": episode.scene,
             "perturbation": episode.perturbation,
             "seed": episode.seed,

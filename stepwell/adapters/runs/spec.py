@@ -1,7 +1,8 @@
 """The task spec: a declared matrix of policies × scenes × seeds × perturbations, read from YAML and checked whole.
 
-Nothing is started before everything has been checked: unknown keys, wrong types, unknown names, a policy that cannot do a
-scene's task or needs an observation that the scene does not give. Each problem names file, line and what was expected.
+Nothing is started before everything has been checked: unknown keys, wrong types, unknown names, a policy that cannot do
+a scene's task or needs an observation that the scene does not give. Each problem names file, line and what was
+expected.
 """
 
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stepwell.adapters.policies import DefectSpec, PolicySpec, problems_between, validate_policy
+from stepwell.adapters.simulators import Problem as SpecProblem
 from stepwell.adapters.simulators import SimulatorSpec, validate_simulator
 from stepwell.adapters.yaml_lines import Document, Path_, load
 from stepwell.exceptions import SpecError
@@ -48,10 +50,7 @@ class PolicyEntry(_Strict):
     def policy(self) -> PolicySpec:
         """What the policy's process is started with."""
         defects = tuple(DefectSpec(kind=defect.kind, options=defect.options) for defect in self.defects)
-        return PolicySpec(
-            name=self.name, kind=self.kind, options=self.options, defects=defects, version=self.version,
-            checkpoint=self.checkpoint,
-        )  # fmt: skip
+        return PolicySpec(name=self.name, kind=self.kind, options=self.options, defects=defects, version=self.version)
 
 
 class SceneEntry(_Strict):
@@ -128,22 +127,29 @@ Problem = tuple[Path_, str]
 
 def _double_names(spec: RunSpec) -> list[Problem]:
     found: list[Problem] = []
-    for key, entries in (("policies", spec.policies), ("scenes", spec.scenes), ("perturbations", spec.perturbations)):
-        seen: set[str] = set()
-        for i, entry in enumerate(entries):
-            if entry.name in seen:
-                found.append(((key, i, "name"), f"the name {entry.name!r} stands twice; expected each name once"))
-            seen.add(entry.name)
+    lists: dict[str, list[str]] = {
+        "policies": [policy.name for policy in spec.policies],
+        "scenes": [scene.name for scene in spec.scenes],
+        "perturbations": [perturbation.name for perturbation in spec.perturbations],
+    }
+    for key, names in lists.items():
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                found.append(((key, i, "name"), f"the name {name!r} stands twice; expected each name once"))
     return found
 
 
 def _unknown_scenes(spec: RunSpec) -> list[Problem]:
     known = [scene.name for scene in spec.scenes]
+    lists: dict[str, list[list[str] | None]] = {
+        "policies": [policy.scenes for policy in spec.policies],
+        "perturbations": [perturbation.scenes for perturbation in spec.perturbations],
+    }
     return [
         ((key, i, "scenes", k), f"no scene is named {name!r}; expected one of: {', '.join(known)}")
-        for key, entries in (("policies", spec.policies), ("perturbations", spec.perturbations))
-        for i, entry in enumerate(entries)
-        for k, name in enumerate(entry.scenes or ())
+        for key, wanted in lists.items()
+        for i, names in enumerate(wanted)
+        for k, name in enumerate(names or ())
         if name not in known
     ]
 
@@ -152,42 +158,52 @@ def _pair_problems(spec: RunSpec) -> list[Problem]:
     """Each policy, scene and perturbation by itself, then each pair that the matrix brings together."""
     found: list[Problem] = []
     for i, policy in enumerate(spec.policies):
-        found += [(("policies", i, *p.path), _told(p)) for p in validate_policy(policy.policy())]
+        found += [(("policies", i, *_keys(p.path)), _told(p)) for p in validate_policy(policy.policy())]
     if found:
         return found
     for k, scene in enumerate(spec.scenes):
-        if "/" not in scene.task.strip("/"):
-            found.append((("scenes", k, "task"), f"expected simulator/task; found {scene.task!r}"))
-            continue
         simulator = SimulatorSpec.parse(scene.task, scene=scene.options)
         problems = [(_scene_path(k, p.path), _told(p)) for p in validate_simulator(simulator)]
-        found += problems
+        found += problems or _without_success(k, scene)
         if problems:
             continue
         for i, policy in enumerate(spec.policies):
             if applies(policy.scenes, scene.name):
                 found += [
-                    (("policies", i, *p.path), f"{_told(p)} (scene {scene.name!r})")
+                    (("policies", i, *_keys(p.path)), f"{_told(p)} (scene {scene.name!r})")
                     for p in problems_between(policy.policy(), simulator)
                 ]
         for j, perturbation in enumerate(spec.perturbations):
             if applies(perturbation.scenes, scene.name):
                 perturbed = SimulatorSpec.parse(scene.task, scene=scene.options, perturbation=perturbation.options)
                 found += [
-                    (("perturbations", j, "options", *p.path[1:]), f"{_told(p)} (scene {scene.name!r})")
+                    (("perturbations", j, "options", *_keys(p.path[1:])), f"{_told(p)} (scene {scene.name!r})")
                     for p in validate_simulator(perturbed)
                 ]
     return found
 
 
-def _scene_path(index: int, path: Path_) -> Path_:
+def _without_success(index: int, scene: SceneEntry) -> list[Problem]:
+    """Tasks of gymnasium know rewards only: without a criterion every episode would count as failed."""
+    if scene.task.startswith("gymnasium/") and not {"success_return", "success_steps"} & scene.options.keys():
+        message = f"{scene.task} has no success of its own; expected success_return or success_steps in the options"
+        return [(("scenes", index, "options"), message)]
+    return []
+
+
+def _scene_path(index: int, path: tuple[str, ...]) -> Path_:
     """Where a problem of a `SimulatorSpec` stands in the spec file."""
-    rest = ("options", *path[1:]) if path[:1] == ("scene",) else ("task",)
+    rest: Path_ = ("options", *_keys(path[1:])) if path[:1] == ("scene",) else ("task",)
     return ("scenes", index, *rest)
 
 
-def _told(problem: Any) -> str:
-    return f"{problem.message}; expected {problem.expected}" if problem.expected else str(problem.message)
+def _keys(path: tuple[str, ...]) -> Path_:
+    """A `Problem`'s path with list indices as numbers."""
+    return tuple(int(part) if part.isdigit() else part for part in path)
+
+
+def _told(problem: SpecProblem) -> str:
+    return f"{problem.message}; expected {problem.expected}"
 
 
 def _emptiness(spec: RunSpec) -> list[Problem]:

@@ -1,8 +1,8 @@
 """One thread between those who write facts and the log: it batches, waits out an absent log and keeps the order.
 
-Writers encode their own records (so that a wrong one is refused where it is made) and block only while the queue is full:
-that is the back-pressure. A batch that may or may not have reached the log is sent again; readers recognise the repeated
-events by producer and sequence.
+Writers encode their own records (so that a wrong one is refused where it is made) and block only while the queue is
+full: that is the back-pressure. A batch that may or may not have reached the log is sent again; readers recognise the
+repeated events by producer and sequence.
 """
 
 import queue
@@ -26,11 +26,11 @@ RETRY_PAUSE_S = 0.5
 LINGER_S = 0.02
 
 
-class Publisher:
+class LogWriter:
     """Appends records to a log from any thread, in the order in which each thread puts them.
 
     Raises (from `put` and `drain`):
-        LogError: the log refused a record for good; the publisher has stopped and nothing put later was written.
+        LogError: the log refused a record for good; the writer has stopped and nothing put later was written.
     """
 
     def __init__(self, log: MessageLog, codec: Codec) -> None:
@@ -38,7 +38,7 @@ class Publisher:
         self._codec = codec
         self._queue: queue.Queue[OutgoingRecord | threading.Event | None] = queue.Queue(CAPACITY)
         self._failure: LogError | None = None
-        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
     def put(self, record: LogRecord) -> None:
@@ -82,7 +82,7 @@ class Publisher:
                 pass
         except LogError as error:
             self._failure = error
-            _logger.error("publisher_stopped", reason=str(error))
+            _logger.error("log_writer_stopped", reason=str(error))
             self._discard()
         finally:
             producer.close()

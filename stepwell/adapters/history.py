@@ -1,0 +1,67 @@
+"""Episodes as the log tells them: every event about some episodes, read once and folded.
+
+This is how the command line answers from the log alone, without a worker or a database.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+
+from stepwell.adapters.logs.reading import read_batches
+from stepwell.engine.fold import apply, content_digest
+from stepwell.engine.ports import MessageLog, RecordBatch
+from stepwell.engine.state import AttemptState, EpisodeState, Position
+from stepwell.events.codec import SCHEMA_HEADER, Codec
+from stepwell.events.model import Event, Headers
+from stepwell.events.topics import EPISODE_EVENTS
+from stepwell.exceptions import EventError
+
+
+def fold_episodes(log: MessageLog, codec: Codec, wanted: Collection[str] | None = None) -> dict[str, EpisodeState]:
+    """The episodes in the log (only ``wanted`` ones where given), folded as of now, by their first event."""
+    episodes: dict[str, EpisodeState] = {}
+    for event, position in read_episode_events(log, codec, wanted):
+        state = episodes.get(event.episode_id)
+        if state is None:
+            state = episodes[event.episode_id] = EpisodeState(event.episode_id)
+        apply(state, event, position)
+    return episodes
+
+
+def read_episode_events(
+    log: MessageLog, codec: Codec, wanted: Collection[str] | None = None
+) -> Iterator[tuple[Event, Position]]:
+    """Every readable event about episodes (only ``wanted`` ones where given), with where its record stands."""
+    keys = None if wanted is None else frozenset(episode_id.encode() for episode_id in wanted)
+    keep: Callable[[bytes | None], bool] = (lambda _: True) if keys is None else keys.__contains__
+    for batch in read_batches(log, EPISODE_EVENTS):
+        yield from events_in(batch, codec, keep)
+
+
+def events_in(
+    batch: RecordBatch, codec: Codec, keep: Callable[[bytes | None], bool] = lambda _: True
+) -> Iterator[tuple[Event, Position]]:
+    """The readable events of one batch; what cannot be read is the engine's to report."""
+    partition = batch.source.partition
+    for offset, timestamp, key, value, headers in zip(
+        batch.offsets, batch.timestamps, batch.keys, batch.values, batch.headers, strict=True
+    ):
+        if not keep(key) or value is None:
+            continue
+        try:
+            event = codec.decode(value, headers)
+        except EventError:
+            continue
+        if isinstance(event, Event):
+            yield event, Position(partition, offset, timestamp, _fingerprint(headers), content_digest(value))
+
+
+def latest_attempt(state: EpisodeState) -> AttemptState | None:
+    """The attempt with the highest number of which the log holds events."""
+    attempts = [attempt for attempt in state.attempts.values() if isinstance(attempt, AttemptState)]
+    return max(attempts, key=lambda attempt: attempt.attempt, default=None)
+
+
+def _fingerprint(headers: Headers) -> str:
+    for name, value in headers:
+        if name == SCHEMA_HEADER and value is not None:
+            return value.decode("ascii", "replace")
+    return ""

@@ -1,0 +1,197 @@
+"""``stepwell run``: run the episodes that a spec asks for."""
+
+import collections
+import contextlib
+import itertools
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stepwell.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stepwell.adapters.runs.attempt import AttemptResult
+    from stepwell.adapters.runs.host import Host, Progress
+    from stepwell.adapters.runs.plan import PlannedEpisode
+    from stepwell.adapters.runs.summary import Summary
+    from stepwell.adapters.runs.todo import Todo
+    from stepwell.engine.ports import MessageLog
+
+EXIT_INTERRUPTED = 130
+RUN_ID_CHARS_MAX = 120
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run")(run)
+
+
+def run(
+    spec_file: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="What to run.", show_default=False)],
+    run_id: Annotated[
+        str | None,
+        typer.Option(help="Name of the run; giving that of an earlier one runs only what is missing of it."),
+    ] = None,
+    parallel: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Episodes side by side; overrides the spec.")
+    ] = None,
+    retry_errors: Annotated[bool, typer.Option(help="Try episodes again that ended in an error.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check the spec and say what would run.")] = False,
+) -> None:
+    """Run a matrix of policies × scenes × seeds × perturbations in real simulators.
+
+    The spec is checked whole before anything starts. Ctrl-C ends running episodes as aborted; the same command with
+    --run-id runs what is missing.
+    """
+    from rich.console import Console
+
+    from stepwell.adapters.logs import open_log
+    from stepwell.adapters.runs.host import Host
+    from stepwell.adapters.runs.identity import hold_identity
+    from stepwell.adapters.runs.plan import plan
+    from stepwell.adapters.runs.spec import load_spec
+    from stepwell.events.codec import Codec
+    from stepwell.settings import get_settings
+
+    console = Console(highlight=False)
+    spec = load_spec(spec_file)
+    run_id = _checked_run_id(run_id) if run_id else _new_run_id(spec.run)
+    episodes = plan(spec, run_id)
+    if check:
+        console.print(f"{spec_file}: fine; {len(episodes)} episodes")
+        return
+    settings = get_settings()
+    log = open_log(settings.log)
+    try:
+        with hold_identity(settings.home, run_id) as identity:
+            host = Host(log, Codec(), identity, parallel=parallel or spec.parallel, retry_errors=retry_errors)
+            todos = host.standing(episodes)
+            console.print(_opening(run_id, todos))
+            interrupted = _run(console, host, todos)
+        summary = _summary(log, todos)
+    finally:
+        log.close()
+    print_summary(console, summary)
+    if interrupted or summary.total.missing or summary.total.aborted:
+        console.print(f"to run what is missing: stepwell run {spec_file} --run-id {run_id}", soft_wrap=True)
+    if interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def print_summary(console: "Console", summary: "Summary") -> None:
+    """Counts and rates with Wilson intervals, by policy, scene and perturbation."""
+    from rich.table import Table
+
+    from stepwell.adapters.runs.summary import describe_rate
+
+    table = Table("policy", "scene", "planned", "success of scored (95 %)", "what went wrong, and whose fault")
+    for group in summary.groups:
+        causes = "\n".join(f"{n} × {what} ({fault})" for (fault, what), n in sorted(group.causes.items()))
+        tally = group.tally
+        rate = describe_rate(tally.succeeded, tally.scored, tally.interval_of_scored)
+        where = group.scene if group.perturbation == "none" else f"{group.scene} + {group.perturbation}"
+        table.add_row(group.policy, where, str(tally.planned), rate, causes)
+    console.print(table)
+    total = summary.total
+    console.print(
+        f"planned {total.planned} · attempted {total.attempted} · errored {total.errored} · scored {total.scored}"
+        + (f" · aborted {total.aborted}" if total.aborted else "")
+        + (f" · missing {total.missing}" if total.missing else "")
+    )
+    scored = describe_rate(total.succeeded, total.scored, total.interval_of_scored)
+    everything = describe_rate(total.succeeded, total.scored + total.errored, total.interval_with_errors)
+    console.print(f"success rate, errors excluded:    {scored}")
+    console.print(f"success rate, errors as failures: {everything}")
+
+
+def _run(console: "Console", host: "Host", todos: "list[Todo]") -> bool:
+    """Run and show progress; whether it was interrupted."""
+    stop = threading.Event()
+    finished = sum(todo.standing in ("done", "elsewhere") for todo in todos)
+    with _stopped_by_signals(stop, console), _progress(console, len(todos), finished) as progress:
+        host.run(todos, stop, progress)
+    return stop.is_set()
+
+
+@contextlib.contextmanager
+def _progress(console: "Console", total: int, finished: int) -> "Iterator[Progress]":
+    """A bar on a terminal; elsewhere, one line for each attempt."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    if not console.is_terminal:
+        count = itertools.count(finished + 1)
+        yield lambda episode, result: console.print(
+            f"{next(count):>4}/{total}  {_told(episode, result)}", soft_wrap=True
+        )
+        return
+    columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Bar(*columns, TextColumn("{task.description}"), console=console) as bar:
+        task = bar.add_task("", total=total, completed=finished)
+        yield lambda episode, result: bar.update(task, advance=1, description=_told(episode, result))
+
+
+def _told(episode: "PlannedEpisode", result: "AttemptResult") -> str:
+    return f"{episode.policy.name} in {episode.scene}, seed {episode.seed}: {result.ending} ({result.n_steps} steps)"
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: threading.Event, console: "Console") -> "Iterator[None]":
+    """Ctrl-C and SIGTERM set ``stop``; a second one ends at once, without waiting for the steps that run."""
+
+    def handle(_number: int, _frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        console.print("ending after the steps that run now; once more to end at once")
+
+    earlier = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def _opening(run_id: str, todos: "list[Todo]") -> str:
+    counts = collections.Counter(todo.standing for todo in todos)
+    told = {
+        "done": "already done",
+        "interrupted": "interrupted earlier",
+        "again": "to be tried again",
+        "elsewhere": "with another host",
+    }
+    parts = [f"{counts[standing]} {text}" for standing, text in told.items() if counts[standing]]
+    return f"run {run_id}: {len(todos)} episodes" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _summary(log: "MessageLog", todos: "list[Todo]") -> "Summary":
+    from stepwell.adapters.history import fold_episodes
+    from stepwell.adapters.runs.summary import summarise
+    from stepwell.events.codec import Codec
+
+    episode_ids = [todo.episode.episode_id for todo in todos]
+    folded = fold_episodes(log, Codec(), episode_ids)
+    return summarise(folded[episode_id] for episode_id in episode_ids if episode_id in folded)
+
+
+def _new_run_id(name: str) -> str:
+    return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def _checked_run_id(run_id: str) -> str:
+    from stepwell.adapters.runs.spec import NAME_PATTERN
+
+    if not re.match(NAME_PATTERN, run_id) or len(run_id) > RUN_ID_CHARS_MAX:
+        raise ConfigurationError(
+            f"--run-id {run_id!r}: expected up to {RUN_ID_CHARS_MAX} letters, digits, dots, dashes and underscores"
+        )
+    return run_id
