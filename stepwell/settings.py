@@ -30,6 +30,8 @@ __all__ = ["ENV_PREFIX", "Origin", "Settings", "get_settings", "load_settings", 
 
 ENV_PREFIX = "STEPWELL_"
 FILE_NAME = "stepwell.toml"
+# Needed before the file is found, or read without it.
+ENVIRONMENT_ONLY = frozenset({"home", "parts", "debug"})
 
 _HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
 _PORT_MAX = 65535
@@ -265,7 +267,10 @@ def _read_file(path: Path) -> dict[str, Any]:
     fields = Settings.model_fields
     for key, value in values.items():
         if key not in fields:
-            raise ConfigurationError(f"{path}: unknown key {key!r}{_did_you_mean(key, list(fields))}")
+            known = sorted(set(fields) - ENVIRONMENT_ONLY)
+            raise ConfigurationError(f"{path}: unknown key {key!r}{_did_you_mean(key, known)}")
+        if key in ENVIRONMENT_ONLY:
+            raise ConfigurationError(f"{path}: {key} cannot be set in the file; set {variable_of(key)}")
         # By way of JSON: strict there still takes a string for a path, but neither "30" nor true for a number.
         field = fields[key]
         adapter: TypeAdapter[Any] = TypeAdapter(Annotated[field.annotation, *field.metadata, _STRICT])  # type: ignore[arg-type]

@@ -1,3 +1,4 @@
+import os
 import subprocess
 from pathlib import Path
 
@@ -6,7 +7,9 @@ TARGETS = {"help", "install", "demo", "demo-kafka", "test", "check", "bench", "s
 
 
 def make(*arguments: str) -> str:
-    done = subprocess.run(["make", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    # The tests themselves may run under make, whose flags are handed down.
+    clean = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}}
+    done = subprocess.run(["make", *arguments], cwd=REPOSITORY, env=clean, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
