@@ -63,7 +63,9 @@ def _say(error: StepwellError) -> None:
     from stepwell.redaction import redact_text
     from stepwell.structured_logging import escape_text
 
-    print(f"stepwell: {escape_text(redact_text(str(error)))}", file=sys.stderr)
+    # Only our own messages have several lines (a spec's problems); what they quote is escaped where it is quoted.
+    lines = [escape_text(line) for line in redact_text(str(error)).splitlines()]
+    print("stepwell: " + "\n  ".join(lines), file=sys.stderr)
 
 
 def _show_version(wanted: bool) -> None:

@@ -8,7 +8,7 @@ expected.
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from stepwell.adapters.policies import DefectSpec, PolicySpec, problems_between, validate_policy
 from stepwell.adapters.simulators import Problem as SpecProblem
@@ -92,12 +92,6 @@ class RunSpec(_Strict):
     parallel: Annotated[int, Field(ge=1, le=256)] = 1
     timeouts: TimeoutEntry = TimeoutEntry()
 
-    @model_validator(mode="after")
-    def _names_are_unique(self) -> "RunSpec":
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("the same seed stands twice in seeds; use repetitions for that")
-        return self
-
 
 def load_spec(path: Path) -> RunSpec:
     """Read and check a spec.
@@ -136,7 +130,11 @@ def _double_names(spec: RunSpec) -> list[Problem]:
         for i, name in enumerate(names):
             if name in names[:i]:
                 found.append(((key, i, "name"), f"the name {name!r} stands twice; expected each name once"))
-    return found
+    return found + [
+        (("seeds", i), f"the seed {seed} stands twice; repetitions run a seed again")
+        for i, seed in enumerate(spec.seeds)
+        if seed in spec.seeds[:i]
+    ]
 
 
 def _unknown_scenes(spec: RunSpec) -> list[Problem]:
