@@ -18,6 +18,7 @@ from stepwell.exceptions import ConfigurationError, MissingPartError, StepwellEr
 # One line each, in the order of `stepwell --help`.
 _MODULES: tuple[str, ...] = (
     "config",
+    "topics",
     "run",
     "retrain",
 )  # fmt: skip
