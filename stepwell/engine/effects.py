@@ -224,9 +224,8 @@ def _may_have_covered(attempt: AttemptState, action_seq: int, step: int) -> bool
     agent = attempt.agent
     if not 0 <= action_seq < agent.next_seq:
         return False
-    if agent.lost_count or agent.late_count:
-        if agent.unlisted or contains(agent.lost, action_seq) or contains(agent.late, action_seq):
-            return True
+    if agent.unlisted or contains(agent.lost, action_seq) or contains(agent.late, action_seq):
+        return True
     return action_seq < attempt.actions_forgotten_to and step < attempt.covered_to
 
 

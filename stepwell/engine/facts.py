@@ -164,9 +164,7 @@ def _ready(event: model.SimReady) -> ReadyFact:
 
 
 def _start(event: model.AgentStarted) -> StartFact:
-    return StartFact(
-        event.producer_seq, event.occurred_at, event.policy, event.policy_version, event.checkpoint
-    )
+    return StartFact(event.producer_seq, event.occurred_at, event.policy, event.policy_version, event.checkpoint)
 
 
 def _action(event: model.ActionSent) -> ActionFact:

@@ -16,8 +16,8 @@ class Finding(NamedTuple):
 
     Attributes:
         kind: ``violation``, ``after_seal``, ``lost``, ``late`` or ``stale``.
-        code: stable and short. Of a violation one of `stepwell.engine.effects.CODES`; of a loss its cause (``timed_out``,
-            ``overflow``, ``seal``); else equal to ``kind``.
+        code: stable and short. Of a violation one of `stepwell.engine.effects.CODES`; of a loss its cause
+            (``timed_out``, ``overflow``, ``seal``); else equal to ``kind``.
         detail: one sentence for people.
         episode_id, attempt: which attempt.
         event_type: of the fact concerned; empty for losses.
@@ -54,7 +54,11 @@ class Findings(list[Finding]):
         """Count a violation and list it; the same record delivered again counts as a duplicate."""
         for known in attempt.violations:
             if (known.code, known.producer, known.producer_id, known.seq, known.digest) == (
-                entry.code, entry.producer, entry.producer_id, entry.seq, entry.digest
+                entry.code,
+                entry.producer,
+                entry.producer_id,
+                entry.seq,
+                entry.digest,
             ):
                 attempt.duplicate_count += 1
                 return
@@ -64,8 +68,18 @@ class Findings(list[Finding]):
         detail = f"{entry.event_type} {entry.seq} of {entry.producer} {entry.producer_id}: {CODES[entry.code]}"
         self.append(
             Finding(
-                "violation", entry.code, detail, attempt.episode_id, attempt.attempt, entry.event_type, entry.producer,
-                entry.seq, entry.seq, attempt.partition, entry.offset, timestamp,
+                "violation",
+                entry.code,
+                detail,
+                attempt.episode_id,
+                attempt.attempt,
+                entry.event_type,
+                entry.producer,
+                entry.seq,
+                entry.seq,
+                attempt.partition,
+                entry.offset,
+                timestamp,
             )
         )
 
@@ -76,11 +90,23 @@ class Findings(list[Finding]):
             attempt.violations.append(
                 Violation("beyond_end", "", producer.name, producer.producer_id or "", first, -1, -1)
             )
-        detail = f"facts {first} to {last} of {producer.name} {CODES['beyond_end']}; they came before it and were counted"
+        detail = (
+            f"facts {first} to {last} of {producer.name} lie beyond the end's last sequence, but came before the end"
+        )
         self.append(
             Finding(
-                "violation", "beyond_end", detail, attempt.episode_id, attempt.attempt, "", producer.name, first, last,
-                attempt.partition, -1, -1,
+                "violation",
+                "beyond_end",
+                detail,
+                attempt.episode_id,
+                attempt.attempt,
+                "",
+                producer.name,
+                first,
+                last,
+                attempt.partition,
+                -1,
+                -1,
             )
         )
 
@@ -89,17 +115,39 @@ class Findings(list[Finding]):
         detail = f"facts {first} to {last} of {producer.name} never came; given up by {cause}"
         self.append(
             Finding(
-                "lost", cause, detail, attempt.episode_id, attempt.attempt, "", producer.name, first, last,
-                attempt.partition, -1, -1,
+                "lost",
+                cause,
+                detail,
+                attempt.episode_id,
+                attempt.attempt,
+                "",
+                producer.name,
+                first,
+                last,
+                attempt.partition,
+                -1,
+                -1,
             )
         )
 
-    def note(self, kind: str, detail: str, attempt: AttemptState, event_type: str, at: tuple[str, int], position: Position) -> None:
+    def note(
+        self, kind: str, detail: str, attempt: AttemptState, event_type: str, at: tuple[str, int], position: Position
+    ) -> None:
         """Something that is no violation: ``late`` or ``stale``. ``at``: producer and sequence."""
         producer, seq = at
         self.append(
             Finding(
-                kind, kind, detail, attempt.episode_id, attempt.attempt, event_type, producer, seq, seq,
-                position.partition, position.offset, position.timestamp,
+                kind,
+                kind,
+                detail,
+                attempt.episode_id,
+                attempt.attempt,
+                event_type,
+                producer,
+                seq,
+                seq,
+                position.partition,
+                position.offset,
+                position.timestamp,
             )
         )

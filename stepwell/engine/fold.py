@@ -1,10 +1,10 @@
 """The fold: events of an episode in, state out. Pure and total.
 
-`apply` is the fold, in place; `evolve` is the same without touching its input. Neither knows a clock, and neither raises,
-whatever the events say: an event that breaks the protocol is recorded in the state and returned as a `Finding`.
+`apply` is the fold, in place; `evolve` is the same without touching its input. Neither knows a clock, and neither
+raises, whatever the events say: an event that breaks the protocol is recorded in the state and returned as a `Finding`.
 
 `_regular_step` and `_regular_action` are the hot path: the next fact of the attempt's own incarnation, nothing waiting,
-nothing ended. They only skip questions whose answer is known; `_general` is the definition, and a test holds them equal.
+nothing ended. They only skip questions whose answer is known; `_general` is the definition, a test holds them equal.
 """
 
 import zlib
@@ -254,7 +254,7 @@ def _sequenced(attempt: AttemptState, event: Event, position: Position, findings
 
     if not 0 <= seq <= NUMBER_LIMIT:
         refuse("bad_sequence")
-    elif not _is_own(attempt, producer, event):
+    elif not _is_own(producer, event):
         if isinstance(event, model.EpisodeClaimed):
             attempt.lost_claims += 1
         else:
@@ -272,7 +272,7 @@ def _sequenced(attempt: AttemptState, event: Event, position: Position, findings
         _accept(attempt, producer, event, digest, position, findings)
 
 
-def _is_own(attempt: AttemptState, producer: ProducerState, event: Event) -> bool:
+def _is_own(producer: ProducerState, event: Event) -> bool:
     """Whether the fact comes from the attempt's incarnation; the first in the log is bound here.
 
     A request may come from any process. A host is bound by its claim, or by its first fact that is no request.
@@ -435,14 +435,22 @@ def outside(kind: str, code: str, event: Event, position: Position) -> Finding:
     }.get(code) or CODES[code]
     detail = f"{event.TYPE} {event.producer_seq} of {event.PRODUCER} {event.producer_id}: {meaning}"
     return Finding(
-        kind, code, detail, event.episode_id, event.attempt, event.TYPE, event.PRODUCER, event.producer_seq,
-        event.producer_seq, position.partition, position.offset, position.timestamp,
+        kind,
+        code,
+        detail,
+        event.episode_id,
+        event.attempt,
+        event.TYPE,
+        event.PRODUCER,
+        event.producer_seq,
+        event.producer_seq,
+        position.partition,
+        position.offset,
+        position.timestamp,
     )
 
 
-def _outside(
-    state: EpisodeState, event: Event, position: Position
-) -> Sequence[Finding]:
+def _outside(state: EpisodeState, event: Event, position: Position) -> Sequence[Finding]:
     """An event that may touch no state: of another episode, of no attempt, or of a sealed one."""
     if type(event) not in TRIGGER_OF:
         return (outside("violation", "unexpected_type", event, position),)

@@ -1,13 +1,13 @@
 """The state machine of an attempt, defined once.
 
 Rule 1: `STATES`, `TRIGGERS`, `GUARDS` and `TRANSITIONS` below are the whole definition, in the form that `transitions`
-takes. Everything else is made from it: the machine of that library (`reference_machine`, for tests and for whoever wants
-to look), the lookup table of the hot path (`TABLE`, about a hundred times faster), and the diagram in the docs.
+takes. Everything else is made from it: that library's machine (`reference_machine`), the lookup table of the hot path
+(`TABLE`; a test walks every state, trigger and guard result through both), and the diagram in the docs.
 
 Rule 2: an event that has no transition here is a protocol violation, and the state stays where it was.
 
-How to read a guard: the fold works out the guards of a trigger as bits, in the order that `GUARDS` names them, and looks
-up ``TABLE[trigger][state][bits]``: the next state, or `ILLEGAL`.
+How to read a guard: the fold works out the guards of a trigger as bits, in the order that `GUARDS` names them, and
+looks up ``TABLE[trigger][state][bits]``: the next state, or `ILLEGAL`.
 
 PAUSED is no state but a flag over the live one: ``on_pause`` and ``on_resume`` are internal transitions.
 """
@@ -62,7 +62,7 @@ GUARDS: Final[dict[str, tuple[str, ...]]] = {
 """The guards of each trigger; the first is bit 0."""
 
 GUARD_MEANINGS: Final[dict[str, str]] = {
-    "leaves_no_hole": "first_step <= covered_to; or the coverage is unknown, because sim::ready or a fact of the agent is lost",
+    "leaves_no_hole": "first_step <= covered_to; or coverage is unknown, for sim::ready or a fact of the agent is lost",
     "covers_more": "covered_to > next_step, both taken after the event",
     "is_next": "step = next_step; or step >= next_step for the first step after facts of the simulator were lost",
     "is_covered": "the action it names covers the step, or is lost and so of unknown content",
@@ -126,7 +126,7 @@ TRIGGER_OF: Final[dict[type[model.Event], str | None]] = {
 
 
 def compile_table() -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """The lookup table: ``[trigger][state][guard bits] -> state``, or `ILLEGAL`. As in the definition, the first line wins."""
+    """The lookup table: ``[trigger][state][guard bits] -> state``, or `ILLEGAL`. The definition's first line wins."""
     table = []
     for trigger in TRIGGERS:
         guards = GUARDS.get(trigger, ())

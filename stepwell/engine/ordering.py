@@ -50,7 +50,8 @@ def waits_for(attempt: AttemptState, fact: Fact) -> Owed | None:
     """What a fact whose predecessor has been applied still waits for, or None."""
     if isinstance(fact, StepFact):
         agent = attempt.agent
-        if attempt.ready and fact.action_seq >= agent.next_seq and (agent.limit is None or fact.action_seq <= agent.limit):
+        beyond = agent.limit is not None and fact.action_seq > agent.limit
+        if attempt.ready and fact.action_seq >= agent.next_seq and not beyond:
             return Owed(AGENT, agent.next_seq, fact.action_seq)
     elif isinstance(fact, ActionFact | StartFact):
         if not attempt.ready:
@@ -60,9 +61,8 @@ def waits_for(attempt: AttemptState, fact: Fact) -> Owed | None:
             for producer, last in ((attempt.sim, fact.last_sim_seq), (attempt.agent, fact.last_agent_seq)):
                 if last is not None and last >= producer.next_seq:
                     return Owed(producer.index, producer.next_seq, last)
-    elif isinstance(fact, RequestFact) and fact.producer_seq == 0 and fact.retry and attempt.attempt > 1:
-        if attempt.previous == PREVIOUS_OPEN:
-            return Owed(HOST, 0, None, previous_end=True)
+    elif isinstance(fact, RequestFact) and fact.retry and fact.producer_seq == 0 and attempt.previous == PREVIOUS_OPEN:
+        return Owed(HOST, 0, None, previous_end=True)
     return None
 
 

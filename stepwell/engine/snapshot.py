@@ -133,9 +133,7 @@ def canonical(state: EpisodeState | AttemptState) -> bytes:
 
 
 def _canonical(attempt: AttemptState) -> list[Any]:
-    plain = [
-        (name, getattr(attempt, name)) for name in AttemptState.__struct_fields__ if name not in _TRANSPORT
-    ]
+    plain = [(name, getattr(attempt, name)) for name in AttemptState.__struct_fields__ if name not in _TRANSPORT]
     return [
         plain,
         sorted(attempt.fingerprints),

@@ -3,8 +3,8 @@
 One `AttemptState` per (episode, attempt), three `ProducerState` in it. All are msgspec structs laid out as arrays, so a
 snapshot is one encoding call and exact to the bit (floats, NaN included).
 
-Bounds: per producer at most `HOLD_LIMIT` held facts and as many digests; at most `LIST_LIMIT` entries in each list, then
-a count; at most `ACTION_LIMIT` actions whose steps have not passed.
+Bounds: per producer at most `HOLD_LIMIT` held facts and as many digests; at most `LIST_LIMIT` entries in each list,
+then a count; at most `ACTION_LIMIT` actions whose steps have not passed.
 """
 
 from typing import Final, NamedTuple

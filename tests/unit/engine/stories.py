@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepwell.engine.fold import apply, event_digest
 from stepwell.engine.findings import Finding
+from stepwell.engine.fold import apply, event_digest
 from stepwell.engine.state import AttemptState, EpisodeState, Position
 from stepwell.events import model
 from stepwell.events.ids import derived_event_id
@@ -87,9 +87,7 @@ class Story:
             "step_duration_s": 0.0125,
             "sim_time": 0.0,
         }
-        return self._add(
-            model.SimReady, first_step=first_step, observation=(tensor(observation),), **(defaults | more)
-        )
+        return self._add(model.SimReady, first_step=first_step, observation=(tensor(observation),), **(defaults | more))
 
     def started(self) -> model.Event:
         return self._add(model.AgentStarted, policy="expert", policy_version="1")
@@ -154,7 +152,9 @@ class Story:
         numbers = self._named(named=named, n_steps=n_steps)
         return self._add(model.EpisodeEnded, success=success, reason=reason, **numbers)
 
-    def fail(self, failure_type: str = "agent_exited", *, named: bool = True, n_steps: int | None = None) -> model.Event:
+    def fail(
+        self, failure_type: str = "agent_exited", *, named: bool = True, n_steps: int | None = None
+    ) -> model.Event:
         return self._add(
             model.EpisodeFailed,
             failure_type=failure_type,
