@@ -64,9 +64,10 @@ def _say(error: StepwellError) -> None:
     from stepwell.redaction import redact_text
     from stepwell.structured_logging import escape_text
 
-    # Only our own messages have several lines (a spec's problems); what they quote is escaped where it is quoted.
-    lines = [escape_text(line) for line in redact_text(str(error)).splitlines()]
-    print("stepwell: " + "\n  ".join(lines), file=sys.stderr)
+    # A spec's problems or the end of a server's log take several lines. All but the first are indented, so that quoted
+    # text with a line break in it cannot pass as a message of ours.
+    first, *more = [escape_text(line) for line in redact_text(str(error)).split("\n")]
+    print("\n  ".join([f"stepwell: {first}", *more]), file=sys.stderr)
 
 
 def _show_version(wanted: bool) -> None:

@@ -91,9 +91,13 @@ def test_wrong_usage_is_exit_code_2() -> None:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(NotFoundError("no episode 'x\ny'"), 1), (ConfigurationError("bad"), 2), (MissingPartError("need"), 1)],
+    [
+        (NotFoundError("no episode 'x\r\x1b[2J'\nstepwell: all is well"), 1),
+        (ConfigurationError("bad"), 2),
+        (MissingPartError("need"), 1),
+    ],
 )
-def test_error_becomes_one_escaped_line(
+def test_error_becomes_one_escaped_message(
     error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def build() -> typer.Typer:
@@ -110,7 +114,8 @@ def test_error_becomes_one_escaped_line(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == code
-    assert capsys.readouterr().err == f"stepwell: {error}".replace("x\ny", "x\\ny") + "\n"
+    shown = str(error).replace("\r\x1b", "\\r\\x1b").replace("\n", "\n  ")
+    assert capsys.readouterr().err == f"stepwell: {shown}\n"
 
 
 def test_a_missing_extra_leaves_help_working_and_says_what_to_install(
