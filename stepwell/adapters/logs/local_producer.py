@@ -149,8 +149,11 @@ class LocalTransactionalProducer:
         return self._outbox
 
     def send(self, records: Iterable[OutgoingRecord]) -> None:
-        """Add records to the open transaction."""
-        self._open().add(records)
+        """Add records to the open transaction; all of this call or, when it raises, none of them."""
+        outbox = self._open()
+        batch = Outbox(self._catalog, self._partitioner)
+        batch.add(records)
+        outbox.extend(batch)
 
     def send_offsets(self, positions: Mapping[TopicPartition, int], membership: GroupMembership) -> None:
         """Add consumed positions to the open transaction; checked now, and once more by `commit`."""
