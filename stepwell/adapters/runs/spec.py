@@ -5,6 +5,7 @@ a scene's task or needs an observation that the scene does not give. Each proble
 expected.
 """
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -223,3 +224,12 @@ def _emptiness(spec: RunSpec) -> list[Problem]:
 def applies(scenes: list[str] | None, scene: str) -> bool:
     """Whether a policy or perturbation with this list of scenes takes part in the scene."""
     return scenes is None or scene in scenes
+
+
+def write_json_schema(path: Path) -> None:
+    """Write the JSON Schema that editors use to check a spec while it is written."""
+    path.write_text(json.dumps(RunSpec.model_json_schema(), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_json_schema(Path(__file__).parents[2] / "schemas" / "run-spec.schema.json")

@@ -1,0 +1,200 @@
+"""Real episodes through the local log: every failure gets its owner; interrupted runs go on where they stopped."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stepwell.adapters.history import fold_episodes
+from stepwell.adapters.logs import open_log
+from stepwell.adapters.runs.summary import counting_verdict, summarise
+from stepwell.engine.state import AttemptState, EpisodeState
+from stepwell.engine.verdict import verdict_of
+from stepwell.events.codec import Codec
+
+DEADLINE_S = 120.0
+
+
+def start(spec: Path, home: Path, *arguments: str) -> "subprocess.Popen[str]":
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPWELL_")}
+    parts = os.environ.get("STEPWELL_PARTS")
+    environment |= {"STEPWELL_HOME": str(home)} | ({"STEPWELL_PARTS": parts} if parts else {})
+    return subprocess.Popen(
+        [sys.executable, "-m", "stepwell", "run", str(spec), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> str:
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    return output
+
+
+def folded(home: Path) -> list[EpisodeState]:
+    log = open_log(f"local:{home / 'log'}")
+    try:
+        return list(fold_episodes(log, Codec()).values())
+    finally:
+        log.close()
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.1)
+
+
+BROKEN = """\
+run: broken
+seeds: [1]
+max_steps: 60
+parallel: 2
+timeouts: {start_s: 90, reset_s: 60, step_s: 20, act_s: 2}
+scenes:
+  - {name: balance, task: gymnasium/InvertedPendulum-v5, options: {success_steps: 40}}
+policies:
+  - {name: good, kind: pendulum_balancer}
+  - {name: falls, kind: constant, options: {value: 3.0}}
+  - {name: nan, kind: pendulum_balancer, defects: [{kind: nan_action, options: {at_step: 7}}]}
+  - {name: shape, kind: pendulum_balancer, defects: [{kind: wrong_shape, options: {at_step: 7}}]}
+  - {name: raises, kind: pendulum_balancer, defects: [{kind: die, options: {at_step: 7, how: raise}}]}
+  - {name: exits, kind: pendulum_balancer, defects: [{kind: die, options: {at_step: 7, how: exit}}]}
+  - {name: killed, kind: pendulum_balancer, defects: [{kind: die, options: {at_step: 7, how: kill}}]}
+  - {name: hangs, kind: pendulum_balancer, defects: [{kind: hang, options: {at_step: 7}}]}
+"""
+
+EXPECTED = {
+    "good": ("success", None, None),
+    "falls": ("failure", "terminated_early", "policy"),
+    "nan": ("failure", "invalid_action", "policy"),
+    "shape": ("failure", "invalid_action", "policy"),
+    "raises": ("failure", "agent_exception", "policy"),
+    "exits": ("failure", "agent_exited", "policy"),
+    "killed": ("error", "agent_killed", "infrastructure"),
+    "hangs": ("failure", "agent_timeout", "policy"),
+}
+
+
+def test_every_kind_of_failure_gets_its_owner(tmp_path: Path) -> None:
+    spec = tmp_path / "broken.yaml"
+    spec.write_text(BROKEN)
+    output = finish(start(spec, tmp_path / "home", "--run-id", "b1"))
+    states = folded(tmp_path / "home")
+    verdicts = [counting_verdict(state) for state in states]
+    found = {v.policy: (v.outcome, v.failure_type, v.fault) for v in verdicts if v is not None}
+    assert found == EXPECTED, output
+    assert all(v is not None and v.certificate.status == "complete" for v in verdicts)
+    steps = {v.policy: v.n_steps for v in verdicts if v is not None}
+    assert {name: steps[name] for name in ("good", "nan", "exits", "hangs")} == {
+        "good": 40, "nan": 7, "exits": 7, "hangs": 7,
+    }  # fmt: skip
+    tally = summarise(states).total
+    assert (tally.planned, tally.attempted, tally.errored, tally.scored) == (8, 8, 1, 7)
+    assert "planned 8 · attempted 8 · errored 1 · scored 7" in output
+
+
+SLOW = """\
+run: slow
+seeds: [1, 2, 3]
+max_steps: 60
+parallel: 1
+scenes:
+  - {name: balance, task: gymnasium/InvertedPendulum-v5, options: {success_steps: 30}}
+policies:
+  - {name: slow, kind: pendulum_balancer, defects: [{kind: slow, options: {latency_s: 0.05}}]}
+"""
+
+
+@pytest.fixture
+def slow_spec(tmp_path: Path) -> Path:
+    spec = tmp_path / "slow.yaml"
+    spec.write_text(SLOW)
+    return spec
+
+
+def steps_seen(home: Path) -> int:
+    if not (home / "log").exists():
+        return 0
+    return sum(a.steps for state in folded(home) for a in state.attempts.values() if isinstance(a, AttemptState))
+
+
+def attempts_of(home: Path) -> list[list[tuple[str | None, str | None]]]:
+    """For each episode, for each attempt: outcome and failure type."""
+    rows = []
+    for state in folded(home):
+        verdicts = [verdict_of(a) for _, a in sorted(state.attempts.items()) if isinstance(a, AttemptState)]
+        rows.append([(v.outcome, v.failure_type) if v else (None, None) for v in verdicts])
+    return rows
+
+
+def test_a_killed_run_leaves_no_process_and_goes_on_where_it_stopped(tmp_path: Path, slow_spec: Path) -> None:
+    home = tmp_path / "home"
+    process = start(slow_spec, home, "--run-id", "s1")
+    wait_until(lambda: steps_seen(home) >= 35, "the second episode runs")
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 2
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    output = finish(start(slow_spec, home, "--run-id", "s1"))
+    assert re.search(r"3 episodes \(1 already done, 1 interrupted earlier\)", output), output
+    assert sorted(attempts_of(home), key=len) == [
+        [("success", None)],
+        [("success", None)],
+        [("error", "host_lost"), ("success", None)],
+    ]
+    assert "planned 3 · attempted 3 · errored 0 · scored 3" in output
+
+
+def test_ctrl_c_ends_cleanly_and_the_rest_runs_later(tmp_path: Path, slow_spec: Path) -> None:
+    home = tmp_path / "home"
+    process = start(slow_spec, home, "--run-id", "s1")
+    wait_until(lambda: steps_seen(home) >= 5, "the first episode runs")
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    output = finish(process)
+    assert process.returncode == 130, output
+    assert "stepwell run" in output
+    assert "--run-id s1" in output
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    first = attempts_of(home)
+    assert len(first) == 3
+    assert [("aborted", "aborted_by_operator")] in first
+    output = finish(start(slow_spec, home, "--run-id", "s1"))
+    assert sum(rows[-1] == ("success", None) for rows in attempts_of(home)) == 3
+    assert "scored 3" in output
+
+
+def test_two_processes_cannot_run_the_same_run_on_one_machine(tmp_path: Path, slow_spec: Path) -> None:
+    home = tmp_path / "home"
+    process = start(slow_spec, home, "--run-id", "s1")
+    try:
+        wait_until(lambda: steps_seen(home) >= 1, "the first episode runs")
+        second = start(slow_spec, home, "--run-id", "s1")
+        assert "run 's1' is being run by another process on this machine" in finish(second)
+        assert second.returncode == 2
+    finally:
+        process.send_signal(signal.SIGINT)
+        finish(process)
+
+
+def test_a_wrong_spec_starts_nothing(tmp_path: Path) -> None:
+    spec = tmp_path / "wrong.yaml"
+    spec.write_text(SLOW.replace("seeds:", "seed:"))
+    process = start(spec, tmp_path / "home")
+    output = finish(process)
+    assert process.returncode == 2
+    assert f"{spec}:2: seed: unknown key" in output
+    assert not (tmp_path / "home" / "log").exists()
