@@ -1,5 +1,6 @@
 """Which policy to run, as data, and the checks that need no policy."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,15 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
+def _plain(value: Any) -> bool:
+    """Whether it can travel to the policy's process."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
 def _target(value: Any) -> bool:
     if not isinstance(value, str):
         return False
@@ -76,8 +86,8 @@ def _numbers(value: Any) -> bool:
 
 _CHUNK = (lambda value: _whole(value) and 1 <= value <= 10_000, "a whole number of actions per answer, from 1")
 _MAPPING = (
-    lambda value: isinstance(value, Mapping) and all(map(_text, value)),
-    "a mapping of argument names to values",
+    lambda value: isinstance(value, Mapping) and all(map(_text, value)) and _plain(value),
+    "a mapping of argument names to plain values (numbers, text, true or false, lists, mappings)",
 )
 _KEYS = (
     lambda value: isinstance(value, list | tuple) and all(map(_text, value)),

@@ -8,11 +8,12 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 TAIL_BYTES = 32 * 1024
 TAIL_LINES = 40
+MARK = "STEPWELL_PROCESS"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 # Numbers must not depend on how many cores a machine has; and many episodes at once must not fight over them.
@@ -144,18 +145,17 @@ def forget(popen: "subprocess.Popen[bytes]") -> None:
     _running.pop(popen.pid, None)
 
 
-def descendants(pid: int) -> list[int]:
-    """Ids of the living processes below ``pid``, deepest last; empty where the system has no ``/proc``."""
-    return list(_descend(pid))
+def kill_marked(mark: str) -> None:
+    """Kill every process whose environment holds ``MARK=mark``: what a process of ours started and left behind.
 
-
-def _descend(pid: int) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError, ValueError):
-                for child in map(int, (task / "children").read_text().split()):
-                    yield child
-                    yield from _descend(child)
+    Neither a new session nor a double fork hides a process from this, only a changed environment. Does nothing where
+    the system has no ``/proc``.
+    """
+    wanted = f"{MARK}={mark}".encode()
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (directory / "environ").read_bytes().split(b"\0"):
+                os.kill(int(directory.name), signal.SIGKILL)
 
 
 @atexit.register

@@ -10,6 +10,7 @@ What a caller can rest on:
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -30,7 +31,7 @@ from stepwell.adapters.processes.errors import (
     StartFailedError,
 )
 from stepwell.adapters.processes.frames import Array, FrameError, Message, encode, read_message
-from stepwell.adapters.processes.spawning import OutputTail, child_environment, descendants, forget, spawn
+from stepwell.adapters.processes.spawning import MARK, OutputTail, child_environment, forget, kill_marked, spawn
 
 BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 EXIT_GRACE_S = 5.0
@@ -66,7 +67,8 @@ class SupervisedProcess:
         self._component: Component = component
         self._interpreter = interpreter
         self._module = module
-        self._environ = dict(environ or {})
+        self._mark = secrets.token_hex(16)
+        self._environ = {**(environ or {}), MARK: self._mark}
         self._directory = working_directory
         self._popen: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -267,15 +269,13 @@ class SupervisedProcess:
             time.sleep(0.005)
 
     def _end(self) -> int:
-        """Kill the process, its group and its descendants; reap it. Returns its exit status (negative: signal)."""
+        """Kill the process, its group and whatever it started; reap it. Returns its exit status (negative: signal)."""
         popen, self._popen = self._popen, None
         channel, self._channel = self._channel, None
         assert popen is not None
-        for pid in descendants(popen.pid):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(popen.pid, signal.SIGKILL)
+        kill_marked(self._mark)
         if channel is not None:
             channel.close()
         code = popen.wait()
