@@ -38,8 +38,7 @@ def configure_logging(level: str = "info", log_format: LogFormat = "auto", strea
         log_format: ``auto`` is ``console`` where the stream is a terminal, else ``json``. Colours only on a terminal.
         stream: standard error by default.
     """
-    stream = stream or sys.stderr
-    terminal = stream.isatty()
+    terminal = (stream or sys.stderr).isatty()
     readable = log_format == "console" or (log_format == "auto" and terminal)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -56,7 +55,7 @@ def configure_logging(level: str = "info", log_format: LogFormat = "auto", strea
         if readable
         else [_traceback_as_list, structlog.processors.JSONRenderer(ensure_ascii=False)]
     )
-    handler = logging.StreamHandler(stream)
+    handler = _Handler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
@@ -64,7 +63,7 @@ def configure_logging(level: str = "info", log_format: LogFormat = "auto", strea
         )
     )
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [each for each in root.handlers if not isinstance(each, _Handler)] + [handler]
     root.setLevel(level.upper())
     structlog.configure(
         processors=[
@@ -77,6 +76,18 @@ def configure_logging(level: str = "info", log_format: LogFormat = "auto", strea
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes to the given stream, else to what standard error is at the moment."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__(stream)
+        self._given = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = self._given or sys.stderr
+        super().emit(record)
 
 
 @contextmanager

@@ -52,12 +52,24 @@ def main() -> None:
     """Run the command line: exit code 0, 1 for what failed, 2 for wrong usage or configuration, 130 for Ctrl-C."""
     debug = os.environ.get("STEPWELL_DEBUG", "").lower() in {"1", "true", "yes", "on"}
     try:
+        _start_logging(sys.argv[1:])
         build_app()()
     except StepwellError as error:
         if debug:
             raise
         _say(error)
         sys.exit(EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED)
+
+
+def _start_logging(arguments: list[str]) -> None:
+    """Set up logging as the settings say; not for help and version, which must answer at once and whatever is set."""
+    if all(each.startswith("-") for each in arguments) or {"-h", "--help"} & set(arguments):
+        return
+    from stepwell.settings import get_settings
+    from stepwell.structured_logging import configure_logging
+
+    settings = get_settings()
+    configure_logging(settings.log_level, settings.log_format)
 
 
 def _say(error: StepwellError) -> None:

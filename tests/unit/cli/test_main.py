@@ -77,6 +77,31 @@ def test_configuration_error_is_one_line_and_exit_code_2() -> None:
     assert done.stderr == "stepwell: unknown environment variable STEPWELL_LOOG (did you mean STEPWELL_LOG?)\n"
 
 
+def test_help_and_version_answer_whatever_is_set() -> None:
+    for arguments in (["--version"], ["--help"], ["config", "--help"]):
+        assert command(*arguments, STEPWELL_LOOG="x").returncode == 0
+
+
+def test_messages_go_to_standard_error_as_the_settings_say() -> None:
+    code = """
+import sys
+from stepwell import cli
+import structlog, typer
+def build_app():
+    app = typer.Typer()
+    app.command()(lambda: structlog.get_logger("x").info("hello"))
+    app.command("speak")(lambda: structlog.get_logger("x").info("hello", task="a\\nb"))
+    return app
+cli.build_app = build_app
+sys.argv = ["stepwell", "speak"]
+cli.main()
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPWELL_")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert json.loads(done.stderr)["task"] == r"a\nb"
+
+
 def test_debug_shows_the_traceback() -> None:
     done = command("config", STEPWELL_LOOG="x", STEPWELL_DEBUG="1")
     assert done.returncode == 1

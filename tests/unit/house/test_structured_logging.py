@@ -161,6 +161,14 @@ def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> No
     assert "hello" in captured.err
 
 
+def test_starting_twice_writes_once() -> None:
+    start()
+    stream = start()
+    structlog.get_logger("x").info("hello")
+    logging.getLogger("other").warning("hello")
+    assert len(stream.getvalue().splitlines()) == 2
+
+
 def test_deep_and_endless_values_end() -> None:
     stream = start()
     endless: list[object] = []
