@@ -13,9 +13,9 @@ from typing import Protocol
 from stepwell.engine.detector import Detector, PolicyState, dump, policy_of
 from stepwell.engine.loop import Processor
 from stepwell.engine.ports import Consumer, MessageLog, OutgoingRecord, RecordBatch, TopicPartition
-from stepwell.engine.publish import all_outgoing, dead_letter, outgoing
+from stepwell.engine.publish import dead_letter, outgoing, outgoing_letter
 from stepwell.engine.reading import read_range
-from stepwell.events.model import Event, Headers, LogRecord, RetrainAnswered
+from stepwell.events.model import DeadLetter, Event, Headers, LogRecord, RetrainAnswered
 from stepwell.events.routing import topic_of
 from stepwell.events.topics import POLICY_EVENTS, RETRAIN_RESULTS
 from stepwell.exceptions import EventError, PositionLostError
@@ -64,7 +64,10 @@ class PolicyPartition(Processor):
     def process(self, batch: RecordBatch, now_us: int) -> list[OutgoingRecord]:
         """Fold a batch; what the rules found, and dead letters for what could not be read."""
         del now_us  # all time comes from the log
-        return all_outgoing(self._codec, self.fold(batch))
+        return [
+            outgoing_letter(self._codec, record) if isinstance(record, DeadLetter) else outgoing(self._codec, record)
+            for record in self.fold(batch)
+        ]
 
     def fold(self, batch: RecordBatch) -> list[LogRecord]:
         """Fold a batch; what would be published."""
@@ -127,7 +130,7 @@ class AnswersPartition(Processor):
             letter = dead_letter(
                 batch, index, kind="unreadable", reason=reason, detail=detail, reported_by=self._worker_id
             )
-            out.append(outgoing(self._codec, letter))
+            out.append(outgoing_letter(self._codec, letter))
         self.position = batch.end
         return out
 

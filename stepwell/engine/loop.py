@@ -30,9 +30,6 @@ POLL_TIMEOUT_S = 0.05
 """Bounds the latency of a live partition: a poll gives what has come after this at the latest."""
 
 TICK_INTERVAL_US = 1_000_000
-LIVE_LAG_US = 5_000_000
-"""A partition counts as caught up when nothing came, or when what came was appended this recently."""
-
 BACK_OFF_FIRST_S = 0.2
 BACK_OFF_MAX_S = 5.0
 STALE_MEMBERSHIPS_MAX = 5
@@ -60,9 +57,16 @@ class Report(Protocol):
 
 
 class Processor:
-    """The state of one partition. ``position`` is where it stands: everything below has been processed."""
+    """The state of one partition.
+
+    Attributes:
+        position: where it stands: everything below has been processed.
+        caught_up_since: since when nothing was left to read after a poll (the worker's clock, µs); None while behind.
+            Kept by the loop.
+    """
 
     position: int
+    caught_up_since: int | None = None
 
     def process(self, batch: RecordBatch, now_us: int) -> list[OutgoingRecord]:
         """Take in the batch that follows ``position``; what has to be written with it.
@@ -231,8 +235,12 @@ class ExactlyOnceLoop:
         now = self._clock.now_us()
         outgoing: list[OutgoingRecord] = []
         positions: dict[TopicPartition, int] = {}
+        handed_out = sum(len(batch) for batch in batches)
         count = 0
-        live = set(self._processors)
+        # A poll that gave less than was asked for has drained every partition; one that was full, those it left out.
+        drained = set(self._processors)
+        if handed_out >= self._sizer.size:
+            drained -= {batch.source for batch in batches}
         for batch in batches:
             processor = self._processors.get(batch.source)
             if processor is None or batch.source in restored:
@@ -240,23 +248,28 @@ class ExactlyOnceLoop:
             outgoing += processor.process(batch, now)
             positions[batch.source] = batch.end
             count += len(batch)
-            if now - batch.timestamps[-1] > LIVE_LAG_US:
-                live.discard(batch.source)
-        for source in live:
+        for source, processor in self._processors.items():
+            if source not in drained:
+                processor.caught_up_since = None
+                continue
+            if processor.caught_up_since is None:
+                processor.caught_up_since = now
             if now - self._ticked_at.get(source, 0) < TICK_INTERVAL_US:
                 continue
             self._ticked_at[source] = now
-            processor = self._processors[source]
             end = consumer.position(source)
             if end > processor.position:
                 outgoing += processor.process(RecordBatch(source, processor.position, end), now)
                 positions[source] = end
-            outgoing += processor.tick(now)
-        if outgoing or positions:
+            ticked = processor.tick(now)
+            if ticked:
+                outgoing += ticked
+                positions.setdefault(source, processor.position)
+        if positions:
             self._commit(consumer, producer, outgoing, positions)
-        self._sizer.saw(count)
+        self._sizer.saw(handed_out)
         self.records += count
-        return count
+        return handed_out
 
     def _restore_one(self, consumer: Consumer, source: TopicPartition) -> None:
         committed = consumer.committed([source]).get(source)
@@ -281,10 +294,9 @@ class ExactlyOnceLoop:
     ) -> None:
         producer.begin()
         producer.send(outgoing)
-        # Even without new positions: the offsets are what the group checks our membership by.
-        known = {source: processor.position for source, processor in self._processors.items()}
         try:
-            producer.send_offsets(positions or known, consumer.membership())
+            # Positions that have not moved as well: they are what the group checks our membership by.
+            producer.send_offsets(positions, consumer.membership())
         except FencedError as error:
             self._stale_memberships += 1
             if self._stale_memberships >= STALE_MEMBERSHIPS_MAX:
@@ -313,13 +325,19 @@ class ExactlyOnceLoop:
             self._producer.abort()
 
     def _finish(self) -> None:
-        if self._consumer is None or self._producer is None or not self._processors:
+        if self._consumer is None or self._producer is None:
             return
         now = self._clock.now_us()
-        outgoing = [record for processor in self._processors.values() for record in processor.finish(now)]
-        if not outgoing:
+        outgoing: list[OutgoingRecord] = []
+        positions: dict[TopicPartition, int] = {}
+        for source, processor in self._processors.items():
+            last = processor.finish(now)
+            if last:
+                outgoing += last
+                positions[source] = processor.position
+        if not positions:
             return
         try:
-            self._commit(self._consumer, self._producer, outgoing, {})
+            self._commit(self._consumer, self._producer, outgoing, positions)
         except LogError as error:
             self._report.warning("stopped without a last snapshot", worker_id=self._worker_id, reason=str(error))

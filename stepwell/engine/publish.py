@@ -3,12 +3,18 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+import msgspec
+
 from stepwell.engine.ports import OutgoingRecord, RecordBatch
 from stepwell.events.model import DeadLetter, HeaderField, Headers, LogRecord
 from stepwell.events.routing import key_of, topic_of
+from stepwell.exceptions import EncodeError
 
 DETAIL_MAX = 500
 """Longest ``detail`` of a dead letter (characters)."""
+
+KEY_MAX = 10_000
+"""Longest key that a dead letter without its raw bytes keeps (bytes)."""
 
 
 class Encoder(Protocol):
@@ -33,6 +39,22 @@ def all_outgoing(encoder: Encoder, records: Iterable[LogRecord], partition: int 
     return [outgoing(encoder, record, partition) for record in records]
 
 
+def outgoing_letter(encoder: Encoder, letter: DeadLetter) -> OutgoingRecord:
+    """A dead letter as it goes to the log. One that is too large for it leaves the raw bytes where they stand."""
+    try:
+        return outgoing(encoder, letter)
+    except EncodeError as error:
+        size = len(letter.source_value or b"")
+        short = msgspec.structs.replace(
+            letter,
+            source_key=(letter.source_key or b"")[:KEY_MAX],
+            source_value=None,
+            source_headers=(),
+            detail=_shorten(f"{size} bytes were left at their place ({error.reason}); {letter.detail}"),
+        )
+        return outgoing(encoder, short)
+
+
 def dead_letter(
     batch: RecordBatch,
     index: int,
@@ -49,7 +71,7 @@ def dead_letter(
     return DeadLetter(
         kind=kind,
         reason=reason,
-        detail=detail if len(detail) <= DETAIL_MAX else detail[: DETAIL_MAX - 1] + "…",
+        detail=_shorten(detail),
         source_topic=batch.source.topic,
         source_partition=batch.source.partition,
         source_offset=batch.offsets[index],
@@ -62,3 +84,9 @@ def dead_letter(
         event_type=event_type,
         reported_by=reported_by,
     )
+
+
+def _shorten(text: str) -> str:
+    # Half characters (lone surrogates) cannot be written, and hostile input may have brought some.
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= DETAIL_MAX else text[: DETAIL_MAX - 1] + "…"
