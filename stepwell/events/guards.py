@@ -215,6 +215,10 @@ def _step_done(event: model.StepDone) -> None:
         check_tensor(tensor, "observation")
 
 
+def _start(event: model.AgentStarted) -> None:
+    _id("policy", event.policy, needed=False)
+
+
 def _end(event: model.EpisodeEnded | model.EpisodeFailed | model.EpisodeAborted) -> None:
     _at_least("n_steps", event.n_steps, 0)
     _at_least("last_sim_seq", event.last_sim_seq, -1)
@@ -236,7 +240,8 @@ def _silence(event: model.EpisodeStalled | model.EpisodeTimedOut) -> None:
 def _verdict(event: model.VerdictIssued) -> None:
     _at_least("revision", event.revision, 0)
     _at_least("n_steps", event.n_steps, 0)
-    _id("policy", event.policy)
+    # Where the request was lost nobody knows the policy; the verdict is given all the same.
+    _id("policy", event.policy, needed=False)
 
 
 def _trigger(
@@ -278,6 +283,7 @@ _SPECIAL: dict[type[LogRecord], Callable[..., None]] = {
     model.EpisodeRequested: _request,
     model.RetryRequested: _request,
     model.SimReady: _ready,
+    model.AgentStarted: _start,
     model.ActionSent: _action,
     model.StepDone: _step_done,
     model.EpisodeEnded: _end,
