@@ -58,7 +58,7 @@ class OutgoingRecord(NamedTuple):
 
 
 class Watermarks(NamedTuple):
-    """``low``: the first offset still kept. ``high``: the end for a reader of committed records (last stable offset)."""
+    """``low``: the first offset still kept. ``high``: the end for readers of committed records (last stable offset)."""
 
     low: int
     high: int
@@ -186,7 +186,7 @@ class Admin(Protocol):
         """Make those that do not exist; the names of the new ones."""
 
     def check(self, topics: Sequence[Topic]) -> list[str]:
-        """What is wrong with existing topics, one sentence each (name, setting, found, wanted); empty when all is well."""
+        """What is wrong with existing topics, a sentence each (name, setting, found, wanted); empty when all is well."""
 
     def watermarks(self, topic: str) -> dict[TopicPartition, Watermarks]:
         """Start and end of every partition."""
@@ -205,7 +205,7 @@ class MessageLog(Protocol):
         """A producer outside transactions (idempotent, all replicas acknowledge)."""
 
     def transactional_producer(self, transactional_id: str) -> TransactionalProducer:
-        """A producer with a stable id. Starting it fences the older one with the same id and aborts what that left open."""
+        """A producer with a stable id. Starting it fences the older one of that id and aborts what that left open."""
 
     def consumer(self, group: str | None = None, instance_id: str | None = None) -> Consumer:
         """A consumer of committed records. ``group`` is needed for `subscribe`, `committed` and `commit`.

@@ -390,7 +390,7 @@ class Provenance(Value, frozen=True, kw_only=True):
         fold_hash: version of the state machine and its configuration (hex).
         rule_set: name and version of the step rules.
         schema_fingerprints: fingerprints (hex) of the schemas of the folded records, sorted.
-        seed, checkpoint, simulator, simulator_version, adapter_version, environment_digest: as reported by the producers;
+        seed, checkpoint, simulator, simulator_version, adapter_version, environment_digest: as the producers report;
             empty where the fact that says so never came.
     """
 
@@ -636,7 +636,7 @@ class Attribute(Value, frozen=True, kw_only=True):
 
 
 class TelemetryPoint(Value, frozen=True, kw_only=True):
-    """One measured number. ``unit`` is a UCUM code as OpenTelemetry uses them (``1``, ``s``, ``By``, ``Cel``, ``W``)."""
+    """One measured number. ``unit`` is a UCUM code as OpenTelemetry uses it (``1``, ``s``, ``By``, ``Cel``, ``W``)."""
 
     metric: str
     unit: str
