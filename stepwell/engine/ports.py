@@ -186,7 +186,7 @@ class Admin(Protocol):
         """Make those that do not exist; the names of the new ones."""
 
     def check(self, topics: Sequence[Topic]) -> list[str]:
-        """What is wrong with existing topics, a sentence each (name, setting, found, wanted); empty when all is well."""
+        """What is wrong with existing topics, a sentence each (name, setting, found, wanted); empty: all is well."""
 
     def watermarks(self, topic: str) -> dict[TopicPartition, Watermarks]:
         """Start and end of every partition."""
