@@ -22,8 +22,16 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from stepwell.events.avro_types import PRIMITIVES, Field, Source, fields_of, full_name, item_of_nullable, type_name
-from stepwell.exceptions import SchemaCompatibilityError
+from stepwell.events.avro_types import (
+    PRIMITIVES,
+    Field,
+    Source,
+    check_types,
+    fields_of,
+    full_name,
+    item_of_nullable,
+    type_name,
+)
 
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
 
@@ -51,6 +59,7 @@ def compile_reader(
     Raises:
         SchemaCompatibilityError: the schema holds a type that Stepwell does not use.
     """
+    check_types(schema)
     source = Source("read", "buf, pos, end")
     _Compiler(source, makers).record(schema, "value", "", dict(constants or {}))
     source.line("return value, pos")
@@ -133,7 +142,7 @@ class _Compiler:
     def value(self, field: Field, target: str, path: str) -> None:
         """Read one value of the field's type."""
         schema, place = field.type, path + field.name
-        inner = item_of_nullable(schema, place)
+        inner = item_of_nullable(schema)
         if inner is not None:
             self.nullable(Field(field.name, inner), target, path)
             return
@@ -149,12 +158,10 @@ class _Compiler:
             self.array(schema["items"], target, place)
         elif kind == "enum":
             self.enum(schema, target, place)
-        elif kind == "fixed":
+        else:
             self.named[full_name(schema)] = schema
             self.source.line(f"{target} = buf[pos:pos + {schema['size']}]")
             self.source.line(f"pos += {schema['size']}")
-        else:
-            raise SchemaCompatibilityError(f"field {place}: type {kind} is not used here (see docs/events.md)")
 
     def nullable(self, field: Field, target: str, path: str) -> None:
         """Read a union of null and one type."""

@@ -12,6 +12,9 @@ from stepwell.exceptions import SchemaCompatibilityError
 
 PRIMITIVES = frozenset({"long", "double", "boolean", "string", "bytes"})
 
+MAX_SYMBOLS = 64
+"""So that an enum's index always takes one byte."""
+
 
 class Field(NamedTuple):
     """A field's name and its type (JSON of the schema)."""
@@ -32,23 +35,52 @@ def type_name(schema: Any) -> str:
 
 def fields_of(schema: Mapping[str, Any]) -> list[Field]:
     """A record's fields."""
-    fields = [Field(field["name"], field["type"]) for field in schema["fields"]]
-    if not fields:
-        raise SchemaCompatibilityError(f"record {full_name(schema)} has no fields; each must take at least one byte")
-    return fields
+    return [Field(field["name"], field["type"]) for field in schema["fields"]]
 
 
-def item_of_nullable(schema: Any, place: str) -> Any:
-    """The other type of a union with null; None where the type is no union.
+def item_of_nullable(schema: Any) -> Any:
+    """The other type of a union with null; None where the type is no union."""
+    return schema[1] if isinstance(schema, list) else None
+
+
+def check_types(schema: Mapping[str, Any]) -> None:
+    """Judge whether a record schema keeps to the types named above.
 
     Raises:
-        SchemaCompatibilityError: another kind of union, or a nullable enum.
+        SchemaCompatibilityError: names the field and the rule that it breaks.
     """
-    if not isinstance(schema, list):
-        return None
-    if len(schema) != 2 or schema[0] != "null" or type_name(schema[1]) in ("null", "enum"):
-        raise SchemaCompatibilityError(f"field {place}: a union may hold null and one type, null first, and no enum")
-    return schema[1]
+    _check(schema, full_name(schema), {}, ())
+
+
+def _check(schema: Any, place: str, named: dict[str, Any], open_records: tuple[str, ...]) -> None:
+    """``named``: types met so far. ``open_records``: those that this place lies inside of."""
+    if isinstance(schema, list):
+        resolved = named.get(type_name(schema[-1]), schema[-1])
+        if len(schema) != 2 or schema[0] != "null" or type_name(resolved) in ("null", "enum"):
+            raise SchemaCompatibilityError(f"{place}: a union may hold null and one type, null first, and no enum")
+        _check(schema[1], place, named, open_records)
+        return
+    kind = type_name(schema)
+    if kind in open_records:
+        raise SchemaCompatibilityError(f"{place}: record {kind} would hold itself")
+    if kind in PRIMITIVES or kind in named:
+        return
+    if isinstance(schema, str) or kind not in ("record", "array", "enum", "fixed"):
+        raise SchemaCompatibilityError(f"{place}: type {kind} is not used here")
+    if kind == "array":
+        _check(schema["items"], f"{place}[]", named, open_records)
+        return
+    name = full_name(schema)
+    if kind == "enum" and len(schema["symbols"]) > MAX_SYMBOLS:
+        raise SchemaCompatibilityError(f"{place}: an enum may have {MAX_SYMBOLS} symbols")
+    if kind == "fixed" and schema["size"] < 1:
+        raise SchemaCompatibilityError(f"{place}: a fixed type must take at least one byte")
+    if kind == "record":
+        if not schema["fields"]:
+            raise SchemaCompatibilityError(f"{place}: record {name} has no fields; it must take at least one byte")
+        for field in fields_of(schema):
+            _check(field.type, f"{place}.{field.name}", named, (*open_records, name))
+    named[name] = schema
 
 
 class Source:

@@ -15,8 +15,16 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from stepwell.events.avro_types import PRIMITIVES, Field, Source, fields_of, full_name, item_of_nullable, type_name
-from stepwell.exceptions import SchemaCompatibilityError
+from stepwell.events.avro_types import (
+    PRIMITIVES,
+    Field,
+    Source,
+    check_types,
+    fields_of,
+    full_name,
+    item_of_nullable,
+    type_name,
+)
 
 Writer = Callable[[Any, bytearray], None]
 
@@ -56,6 +64,7 @@ def compile_writer(
     Raises:
         SchemaCompatibilityError: the schema holds a type that Stepwell does not use.
     """
+    check_types(schema)
     source = Source("write", "value, out")
     _Compiler(source, classes).record(schema, "value", "", dict(constants or {}))
     names = {
@@ -133,7 +142,7 @@ class _Compiler:
     def value(self, field: Field, value: str, path: str) -> None:
         """Write one value of the field's type."""
         schema, place = field.type, path + field.name
-        inner = item_of_nullable(schema, place)
+        inner = item_of_nullable(schema)
         if inner is not None:
             self.source.line(f"if {value} is None:")
             self.source.line("    out.append(0)")
@@ -154,10 +163,8 @@ class _Compiler:
             self.array(schema["items"], value, place)
         elif kind == "enum":
             self.enum(schema, value, place)
-        elif kind == "fixed":
-            self.fixed(schema, value, place)
         else:
-            raise SchemaCompatibilityError(f"field {place}: type {kind} is not used here (see docs/events.md)")
+            self.fixed(schema, value, place)
 
     def array(self, items: Any, value: str, place: str) -> None:
         """Write a tuple as one block, or as the empty array."""

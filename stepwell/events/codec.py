@@ -143,7 +143,7 @@ class Codec:
             raise DecodeError(f"{len(value)} bytes are no record: the shortest has {PREFIX_BYTES}", reason="truncated")
         prefix = value[:PREFIX_BYTES]
         plan = self._readers.get(prefix) or self._new_read_plan(prefix)
-        seen = False
+        seen, claimed = False, plan.type
         for name, content in headers:
             if name == SCHEMA_HEADER:
                 seen = True
@@ -154,15 +154,17 @@ class Codec:
                         "its id comes from elsewhere",
                         reason="fingerprint-mismatch",
                     )
-            elif name == "ce_type" and content != plan.type:
-                raise DecodeError(
-                    f"header ce_type says {_shown(content)}, but the schema is that of {plan.version.entry.type}",
-                    reason="type-mismatch",
-                )
+            elif name == "ce_type":
+                claimed = content or b""
         if not seen:
             raise UnknownSchemaError(
                 f"header {SCHEMA_HEADER} is missing: an id alone does not say which schema the bytes were written with",
                 reason="no-fingerprint",
+            )
+        if claimed != plan.type:
+            raise DecodeError(
+                f"header ce_type says {_shown(claimed)}, but the schema is that of {plan.version.entry.type}",
+                reason="type-mismatch",
             )
         return plan
 

@@ -109,16 +109,13 @@ def _resolution(reader: SchemaVersion, writer: SchemaVersion) -> list[str]:
         from avro.schema import parse
     except ImportError as error:
         raise MissingPartError("Apache Avro's package is needed to compare schemas: pip install avro") from error
-    result = ReaderWriterCompatibilityChecker().get_compatibility(
-        parse(json.dumps(reader.schema)), parse(json.dumps(writer.schema))
-    )
+    checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]
+    result = checker.get_compatibility(parse(json.dumps(reader.schema)), parse(json.dumps(writer.schema)))
     if result.compatibility is SchemaCompatibilityType.compatible:
         return []
     where = ", ".join(sorted(result.locations))
-    return [
-        f"{reader.entry.type}: version {reader.version} cannot read version {writer.version}: "
-        f"{'; '.join(sorted(result.messages))} (at {where})"
-    ]
+    why = "; ".join(sorted(result.messages))
+    return [f"{reader.entry.type}: version {reader.version} cannot read version {writer.version}: {why} (at {where})"]
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from stepwell.events import model
 from stepwell.events.catalogue import BY_CLASS
 from stepwell.events.model import Event, LogRecord, Tensor
 from stepwell.events.topics import EPISODE_COMMANDS, EPISODE_EVENTS
+from stepwell.exceptions import DecodeError
 
 MAX_RECORD_BYTES = 1_000_000
 """The largest value of a record (bytes): with headers and key below the 1,048,588 that a Kafka broker takes."""
@@ -68,17 +69,17 @@ def check_time(event: Event, broker_time_us: int) -> None:
     Imported recordings may be of any age.
 
     Raises:
-        RefusalError: reason ``timestamp``.
+        DecodeError: reason ``timestamp``.
     """
     if event.origin == "import":
         return
     late_us = broker_time_us - event.occurred_at
     if not -FUTURE_WINDOW_US <= late_us <= PAST_WINDOW_US:
-        raise RefusalError(
-            "timestamp",
+        raise DecodeError(
             f"occurred_at {event.occurred_at} lies {abs(late_us) / 1e6:.0f} s {'before' if late_us > 0 else 'after'} "
             f"the broker's time {broker_time_us}; allowed are {PAST_WINDOW_US // 1_000_000} s before and "
             f"{FUTURE_WINDOW_US // 1_000_000} s after (recordings brought in later say origin=import)",
+            reason="timestamp",
         )
 
 

@@ -83,7 +83,7 @@ def _field(cls: type[Any], name: str, hint: Any) -> st.SearchStrategy[Any]:
     if name in _COUNTS + _MORE_COUNTS:
         return counts
     # The same name can mean less elsewhere, but what fits there fits here.
-    return _BY_NAME.get(name) or _of_type(hint)
+    return _BY_NAME[name] if name in _BY_NAME else _of_type(hint)
 
 
 def _of_type(hint: Any) -> st.SearchStrategy[Any]:

@@ -1,0 +1,68 @@
+"""Old versions read as the current one."""
+
+import pytest
+
+from stepwell.events.codec import Codec
+from stepwell.events.model import EpisodeFailed
+from stepwell.events.schemas import packaged_schemas
+from stepwell.events.taxonomy import FAILURE_TYPES
+from stepwell.events.upcasters import UPCASTERS, upcast, upcast_episode_failed_v1_v2
+from stepwell.exceptions import DecodeError
+from tests.unit.events.test_golden import golden
+
+
+@pytest.mark.parametrize(
+    ("failure_type", "component"),
+    [
+        ("sim_exited", "sim"),
+        ("sim_diverged", "sim"),
+        ("agent_killed", "agent"),
+        ("invalid_action", "agent"),
+        ("host_lost", "host"),
+        ("start_failed", "host"),
+        ("of a later version", "host"),
+    ],
+)
+def test_episode_failed_v1_v2(failure_type: str, component: str) -> None:
+    fields = {"failure_type": failure_type, "message": "m"}
+    assert upcast_episode_failed_v1_v2(fields) == {**fields, "component": component}
+    assert "component" not in fields
+
+
+def test_every_failure_type_has_a_component() -> None:
+    for failure_type in FAILURE_TYPES:
+        made = upcast_episode_failed_v1_v2({"failure_type": failure_type})["component"]
+        assert made in ("sim", "agent", "host")
+
+
+def test_table_holds_one_step_for_each_old_version() -> None:
+    old = {(version.entry.type, version.version) for version in packaged_schemas().versions if not version.latest}
+    assert set(UPCASTERS) == old
+
+
+def test_steps_are_chained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(UPCASTERS, ("t", 1), lambda fields: {**fields, "b": fields["a"] + 1})
+    monkeypatch.setitem(UPCASTERS, ("t", 2), lambda fields: {**fields, "c": fields["b"] + 1})
+    assert upcast("t", 1, 3, {"a": 1}) == {"a": 1, "b": 2, "c": 3}
+    assert upcast("t", 2, 3, {"a": 1, "b": 7}) == {"a": 1, "b": 7, "c": 8}
+    assert upcast("t", 3, 3, {"a": 1}) == {"a": 1}
+
+
+def test_recorded_version_1_decodes_and_is_written_as_version_2() -> None:
+    codec = Codec()
+    value, headers, _ = golden("episode.failed.v1.full")
+    record = codec.decode(value, headers)
+    assert isinstance(record, EpisodeFailed)
+    assert (record.failure_type, record.component) == ("sim_exited", "sim")
+    again, new_headers = codec.encode(record)
+    assert again[:5] != value[:5]
+    assert codec.decode(again, new_headers) == record
+
+
+def test_guards_hold_for_old_versions_too() -> None:
+    value, headers, _ = golden("episode.failed.v1.full")
+    assert value.count(b"\x02\x04") >= 1  # attempt 1, producer host
+    at = value.index(b"\x02\x04")
+    with pytest.raises(DecodeError, match="attempt is 0") as caught:
+        Codec().decode(value[:at] + b"\x00\x04" + value[at + 2 :], headers)
+    assert caught.value.reason == "range"
