@@ -16,11 +16,15 @@ _INTERVAL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One reader of one partition, at one moment. ``reader`` None: the projector itself."""
+    """One reader of one partition, at one moment.
+
+    ``reader`` None: the projector itself. ``written_to``: the projector's position in the database; None for others.
+    """
 
     reader: str | None
     source: TopicPartition
-    next_offset: int
+    written_to: int | None
+    read_to: int
     log_end: int
     complete_until: int | None
 
@@ -53,15 +57,15 @@ class ProgressReporter:
         lost = set(gone)
         self._meters = {key: meter for key, meter in self._meters.items() if key[1] not in lost}
 
-    def look(self, consumer: Consumer, placed: Iterable[TopicPartition]) -> list[Seen]:
-        """Ends and positions as of now. Raises `LogError`."""
+    def look(self, consumer: Consumer, placed: Mapping[TopicPartition, int]) -> list[Seen]:
+        """Ends and positions as of now. ``placed``: our positions in the database. Raises `LogError`."""
         self._due_at = time.monotonic() + _INTERVAL_S
         seen = []
         ends: dict[TopicPartition, tuple[int, int]] = {}
         for source in sorted(placed):
             at = time.time_ns() // 1000  # taken before looking: what came meanwhile was logged after it
             ends[source] = consumer.watermarks(source).high, at
-            seen.append(self._seen(None, source, consumer.position(source), *ends[source]))
+            seen.append(self._seen(None, source, placed[source], consumer.position(source), *ends[source]))
         for reader, topics in self._watch.items():
             for topic in topics:
                 ours = [source for source in ends if source.topic == topic]
@@ -69,7 +73,7 @@ class ProgressReporter:
                 for source in ours:
                     position = positions.get(source)
                     if position is not None:
-                        seen.append(self._seen(reader, source, position, *ends[source]))
+                        seen.append(self._seen(reader, source, None, position, *ends[source]))
         return seen
 
     def write(self, connection: Connection, seen: Sequence[Seen]) -> None:
@@ -78,8 +82,8 @@ class ProgressReporter:
             for one in seen:
                 name = "report_own" if one.reader is None else "report_other"
                 values = {
-                    "sink": self._sink, "consumer": one.reader, **one.source._asdict(), "next_offset": one.next_offset,
-                    "log_end": one.log_end, "complete_until": one.complete_until,
+                    "sink": self._sink, "consumer": one.reader, **one.source._asdict(), "next_offset": one.written_to,
+                    "read_to": one.read_to, "log_end": one.log_end, "complete_until": one.complete_until,
                 }  # fmt: skip
                 connection.execute(self._queries[name], values)
 
@@ -94,7 +98,9 @@ class ProgressReporter:
             self._admin = self._log.admin()
         return self._admin.group_positions(reader, topic)
 
-    def _seen(self, reader: str | None, source: TopicPartition, position: int, end: int, at: int) -> Seen:
+    def _seen(
+        self, reader: str | None, source: TopicPartition, written_to: int | None, read_to: int, end: int, at: int
+    ) -> Seen:
         meter = self._meters.setdefault((reader, source), LagMeter())
         meter.saw_end(end, at)
-        return Seen(reader, source, position, end, meter.complete_until(position))
+        return Seen(reader, source, written_to, read_to, end, meter.complete_until(read_to))

@@ -84,8 +84,9 @@ class Projector:
         self._queries = queries.load("projector")
         self._progress = ProgressReporter(log, group, dict(watch or {}))
         self._owned: set[TopicPartition] = set()
-        # Owned, but to be sought to the database's position before anything of them is written.
-        self._unplaced: set[TopicPartition] = set()
+        # The database's position of those that are read from there. Owned partitions that are not in it must be sought
+        # to the database's position before anything of them is written.
+        self._placed: dict[TopicPartition, int] = {}
         self._connection: Connection | None = None
         self._writer: BatchWriter | None = None
         self._deadline: Deadline | None = None
@@ -121,6 +122,11 @@ class Projector:
             self._drop_connection()
             self._deadline.close()
 
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The database's position of every partition that is being read now."""
+        return dict(self._placed)
+
     # --- one turn of the loop ---
 
     def _turn(self, consumer: Consumer, stop: threading.Event) -> None:
@@ -137,14 +143,14 @@ class Projector:
             _log.info("log is back", projector=self._name)
         for batch in batches:
             # A batch read before its partition was placed (or after it was lost) starts where nobody knows.
-            if batch.source in self._owned and batch.source not in self._unplaced:
+            if batch.source in self._placed:
                 self._handle(consumer, batch)
         self._report_progress(consumer)
         self._commit_advice(consumer)
 
     def _handle(self, consumer: Consumer, batch: RecordBatch) -> None:
         if self._writer is None or self._connection is None or self._deadline is None:
-            self._unplaced.add(batch.source)
+            self._placed.pop(batch.source, None)
             return
         items = self._items(batch)
         try:
@@ -154,11 +160,12 @@ class Projector:
             _log.warning(
                 "another projector moved the position, reading it again", projector=self._name, reason=str(error)
             )
-            self._unplaced.add(batch.source)
+            del self._placed[batch.source]
             return
         except DatabaseUnavailableError as error:
             self._database_away(consumer, error)
             return
+        self._placed[batch.source] = batch.end
         self.batches_written += 1
         self.records_written += len(batch)
         for index, reason in written.refused:
@@ -194,7 +201,6 @@ class Projector:
 
     def _assigned(self, consumer: Consumer, new: list[TopicPartition]) -> Mapping[TopicPartition, int]:
         self._owned.update(new)
-        self._unplaced.update(new)
         if self._connection is not None and self._deadline is not None:
             try:
                 with named_errors(self._url), self._deadline.on(self._connection):
@@ -202,21 +208,22 @@ class Projector:
             except DatabaseUnavailableError as error:
                 self._database_away(consumer, error, pause=False)
             else:
-                self._unplaced.difference_update(new)
+                self._placed.update(positions)
                 return positions
         # Not from the committed position, which is mere advice and may lie below the log's start by now.
         return {source: consumer.watermarks(source).low for source in new}
 
     def _revoked(self, gone: list[TopicPartition]) -> None:
         self._owned.difference_update(gone)
-        self._unplaced.difference_update(gone)
+        for source in gone:
+            self._placed.pop(source, None)
         self._progress.forget(gone)
 
     def _place(self, consumer: Consumer) -> None:
         """Seek every unplaced partition to the database's position, and let it go on."""
-        if self._connection is None or self._deadline is None or not self._unplaced:
+        waiting = [source for source in self._owned if source not in self._placed]
+        if self._connection is None or self._deadline is None or not waiting:
             return
-        waiting = list(self._unplaced)
         try:
             with named_errors(self._url), self._deadline.on(self._connection):
                 positions = self._positions(consumer, waiting)
@@ -226,7 +233,7 @@ class Projector:
         for source, position in positions.items():
             consumer.seek(source, position)
         consumer.resume(waiting)
-        self._unplaced.difference_update(waiting)
+        self._placed.update(positions)
 
     def _positions(self, consumer: Consumer, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         assert self._connection is not None
@@ -278,7 +285,7 @@ class Projector:
             self._away_since = time.monotonic()
             _log.warning("database is away, waiting", projector=self._name, reason=str(error))
         self._drop_connection()
-        self._unplaced |= self._owned
+        self._placed.clear()
         if pause:
             consumer.pause(self._owned)
         self._retry_at = time.monotonic() + self._retry_s
@@ -297,11 +304,10 @@ class Projector:
             _log.warning("log is away, waiting", projector=self._name, reason=str(error))
 
     def _report_progress(self, consumer: Consumer) -> None:
-        placed = self._owned - self._unplaced
-        if self._connection is None or self._deadline is None or not placed or not self._progress.due():
+        if self._connection is None or self._deadline is None or not self._placed or not self._progress.due():
             return
         try:
-            seen = self._progress.look(consumer, placed)
+            seen = self._progress.look(consumer, self._placed)
         except LogError as error:
             self._say_log_away(error)
             return
@@ -315,7 +321,7 @@ class Projector:
         if not now and time.monotonic() < self._commit_at:
             return
         self._commit_at = time.monotonic() + _COMMIT_INTERVAL_S
-        positions = {source: consumer.position(source) for source in self._owned - self._unplaced}
+        positions = {source: consumer.position(source) for source in self._placed}
         if positions:
             try:
                 consumer.commit(positions)

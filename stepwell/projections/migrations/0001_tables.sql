@@ -468,6 +468,7 @@ CREATE TABLE stepwell.sink_offsets (
     topic text NOT NULL,
     partition integer NOT NULL,
     next_offset bigint NOT NULL,
+    read_to bigint NOT NULL,
     records bigint NOT NULL DEFAULT 0,
     log_end bigint NOT NULL,
     complete_until timestamptz,
@@ -479,6 +480,7 @@ COMMENT ON COLUMN stepwell.sink_offsets.sink IS 'Which projector (its group).';
 COMMENT ON COLUMN stepwell.sink_offsets.topic IS 'Topic it reads.';
 COMMENT ON COLUMN stepwell.sink_offsets.partition IS 'Partition it reads (number).';
 COMMENT ON COLUMN stepwell.sink_offsets.next_offset IS 'Everything below is in the tables (log offset).';
+COMMENT ON COLUMN stepwell.sink_offsets.read_to IS 'Where the reader stands; from next_offset to here lie only transaction markers (log offset).';
 COMMENT ON COLUMN stepwell.sink_offsets.records IS 'Records read so far, the set-aside ones included (count).';
 COMMENT ON COLUMN stepwell.sink_offsets.log_end IS 'End of the partition when last looked at (log offset).';
 COMMENT ON COLUMN stepwell.sink_offsets.complete_until IS 'Everything logged before this moment is in the tables (UTC, log''s clock); null before the first record.';

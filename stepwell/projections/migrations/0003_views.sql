@@ -57,12 +57,13 @@ SELECT consumer, topic, partition, next_offset, log_end, behind_events,
        CASE WHEN silent THEN 'silent' WHEN behind_events = 0 THEN 'caught up' ELSE 'behind' END AS state,
        complete_until, seen_at
 FROM (
-    SELECT *, greatest(log_end - next_offset, 0) AS behind_events,
+    SELECT *, greatest(log_end - read_to, 0) AS behind_events,
            now() - seen_at > make_interval(secs => (SELECT value FROM stepwell.settings WHERE name = 'silent_after_s')) AS silent
     FROM (
-        SELECT sink AS consumer, topic, partition, next_offset, log_end, complete_until, seen_at FROM stepwell.sink_offsets
+        SELECT sink AS consumer, topic, partition, next_offset, greatest(next_offset, read_to) AS read_to, log_end, complete_until, seen_at FROM stepwell.sink_offsets
         UNION ALL
-        SELECT consumer, topic, partition, next_offset, log_end, complete_until, seen_at FROM stepwell.consumer_positions
+        SELECT consumer, topic, partition, next_offset, next_offset AS read_to, log_end, complete_until, seen_at
+        FROM stepwell.consumer_positions
     ) AS positions
 ) AS judged;
 COMMENT ON VIEW stepwell.pipeline_lag IS 'How far behind each consumer is, in events (on Kafka an upper bound: markers count) and in seconds; silent: nobody reports, so it may be more.';

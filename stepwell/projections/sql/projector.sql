@@ -5,27 +5,27 @@ SELECT topic, partition, next_offset FROM stepwell.sink_offsets WHERE sink = %(s
 
 -- name: first_position
 -- A partition that was never read starts where the log does.
-INSERT INTO stepwell.sink_offsets (sink, topic, partition, next_offset, log_end)
-VALUES (%(sink)s, %(topic)s, %(partition)s, %(low)s, %(log_end)s)
+INSERT INTO stepwell.sink_offsets (sink, topic, partition, next_offset, read_to, log_end)
+VALUES (%(sink)s, %(topic)s, %(partition)s, %(low)s, %(low)s, %(log_end)s)
 ON CONFLICT DO NOTHING
 
 -- name: advance
 -- The position moves only from where the batch was read: of two projectors one wins, the other changes no row.
 UPDATE stepwell.sink_offsets
-SET next_offset = %(end)s, records = records + %(records)s, log_end = greatest(log_end, %(end)s),
+SET next_offset = %(end)s, read_to = %(end)s, records = records + %(records)s, log_end = greatest(log_end, %(end)s),
     complete_until = greatest(complete_until, timestamptz 'epoch' + %(logged_at)s::bigint * interval '1 microsecond'),
     seen_at = now()
 WHERE sink = %(sink)s AND topic = %(topic)s AND partition = %(partition)s AND next_offset = %(start)s
 
 -- name: report_own
 UPDATE stepwell.sink_offsets
-SET log_end = %(log_end)s, seen_at = now(),
+SET log_end = %(log_end)s, read_to = %(read_to)s, seen_at = now(),
     complete_until = greatest(complete_until, timestamptz 'epoch' + %(complete_until)s::bigint * interval '1 microsecond')
 WHERE sink = %(sink)s AND topic = %(topic)s AND partition = %(partition)s AND next_offset = %(next_offset)s
 
 -- name: report_other
 INSERT INTO stepwell.consumer_positions AS p (consumer, topic, partition, next_offset, log_end, complete_until)
-VALUES (%(consumer)s, %(topic)s, %(partition)s, %(next_offset)s, %(log_end)s,
+VALUES (%(consumer)s, %(topic)s, %(partition)s, %(read_to)s, %(log_end)s,
         timestamptz 'epoch' + %(complete_until)s::bigint * interval '1 microsecond')
 ON CONFLICT (consumer, topic, partition) DO UPDATE
 SET next_offset = EXCLUDED.next_offset, log_end = EXCLUDED.log_end, seen_at = now(),

@@ -1,0 +1,118 @@
+"""A migrated, empty database for each test, on PostgreSQL and on TimescaleDB, and a projector to run on it."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from stepwell.adapters.logs.memory import MemoryLog
+from stepwell.engine.ports import MessageLog
+from stepwell.projections.migrate import migrate
+from stepwell.projections.projector import Projector
+from stepwell.projections.rows import PROJECTED_TOPICS
+from tests.integration.projections.facts import CODEC
+
+KEPT_TABLES = ("schema_migrations", "settings")
+
+
+@pytest.fixture(scope="module", params=["postgres", "timescale"])
+def migrated_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue("postgres_url" if request.param == "postgres" else "timescale_url")
+    migrate(url)
+    return url
+
+
+@pytest.fixture
+def database(migrated_url: str) -> str:
+    """URL of a database with the current schema and nothing in it."""
+    with psycopg.connect(migrated_url, autocommit=True) as connection:
+        tables = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'stepwell' AND tablename <> ALL(%s)",
+            (list(KEPT_TABLES),),
+        ).fetchall()
+        for (table,) in tables:
+            connection.execute(f"TRUNCATE stepwell.{table}")
+    return migrated_url
+
+
+@pytest.fixture
+def log() -> Iterator[MessageLog]:
+    memory = MemoryLog()
+    yield memory
+    memory.close()
+
+
+@pytest.fixture
+def query(database: str) -> Callable[..., list[tuple[object, ...]]]:
+    """Runs one statement in a connection of its own; its rows."""
+
+    def run(statement: str, *parameters: object) -> list[tuple[object, ...]]:
+        with psycopg.connect(database, autocommit=True) as connection:
+            cursor = connection.execute(statement, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    return run
+
+
+class Running:
+    """A projector in a thread. Leaving the block stops it and raises what it raised."""
+
+    def __init__(self, projector: Projector, log: MessageLog) -> None:
+        self.projector = projector
+        self.error: BaseException | None = None
+        self._log = log
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self.projector.run(self._stop)
+        except BaseException as error:  # noqa: BLE001 - raised again by the test
+            self.error = error
+
+    def wait(self, ready: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            if self.error is not None or not self._thread.is_alive():
+                raise self.error or AssertionError("the projector ended by itself")
+            assert time.monotonic() < deadline, f"not ready within {timeout_s} s; positions: {self.projector.positions}"
+            time.sleep(0.02)
+
+    def wait_caught_up(self) -> None:
+        """Until everything that is in the log now is in the database."""
+        admin = self._log.admin()
+        ends = {s: marks.high for topic in PROJECTED_TOPICS for s, marks in admin.watermarks(topic).items()}
+        admin.close()
+        self.wait(lambda: all(self.projector.positions.get(source, -1) >= end for source, end in ends.items()))
+
+    def __enter__(self) -> "Running":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the projector does not stop"
+
+
+@pytest.fixture
+def running(database: str, log: MessageLog) -> Callable[..., Running]:
+    """Makes a projector on the test's log and database; enter the result to start it."""
+
+    def make(**options: object) -> Running:
+        return Running(Projector(log, database, CODEC, **options), log)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def drain(running: Callable[..., Running]) -> Callable[..., None]:
+    """Projects all that is in the log now, and stops."""
+
+    def run(**options: object) -> None:
+        with running(**options) as projector:
+            projector.wait_caught_up()
+
+    return run

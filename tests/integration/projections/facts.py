@@ -1,0 +1,185 @@
+"""Facts for the projector's tests: one plain episode after another, and a log to put them on."""
+
+import itertools
+import struct
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from stepwell.engine.ports import MessageLog, OutgoingRecord
+from stepwell.engine.publish import outgoing
+from stepwell.events import model
+from stepwell.events.codec import Codec
+from stepwell.events.model import LogRecord
+from stepwell.events.routing import key_of, topic_of
+
+CODEC = Codec()
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+_ids = itertools.count(1)
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _head(episode: str, seq: int, producer_id: str, **more: Any) -> dict[str, Any]:
+    return {
+        "event_id": next(_ids).to_bytes(16, "big"), "run_id": "run-1", "episode_id": episode, "attempt": 1,
+        "producer_id": producer_id, "producer_seq": seq, "occurred_at": now_us(), "trace_id": TRACE, **more,
+    }  # fmt: skip
+
+
+def requested(episode: str, **more: Any) -> model.EpisodeRequested:
+    fields: dict[str, Any] = {
+        **_head(episode, 0, "host-1"), "task": "metaworld/reach-v3", "policy": "reach-expert", "policy_version": "1",
+        "scene": "table", "perturbation": "none", "seed": 7, "repetition": 0, "cell": f"cell of {episode}",
+        "max_steps": 100, "requested_by": "ada",
+    }  # fmt: skip
+    return model.EpisodeRequested(**{**fields, **more})
+
+
+def claimed(episode: str, **more: Any) -> model.EpisodeClaimed:
+    return model.EpisodeClaimed(**{**_head(episode, 1, "host-1"), "host": "lab-3", "pid": 4242, **more})
+
+
+def action(episode: str, seq: int, **more: Any) -> model.ActionSent:
+    tensor = model.Tensor(name="action", dtype="float32", shape=(1, 2), data=struct.pack("<2f", seq, float("nan")))
+    fields: dict[str, Any] = {
+        **_head(episode, seq, "agent-1", step=seq), "first_step": seq, "n_steps": 1, "action": tensor,
+        "observed_step": seq, "inference_s": 0.25,
+    }  # fmt: skip
+    return model.ActionSent(**{**fields, **more})
+
+
+def step(episode: str, number: int, **more: Any) -> model.StepDone:
+    fields: dict[str, Any] = {
+        **_head(episode, number + 1, "sim-1", step=number, sim_time=number * 0.1), "action_seq": number,
+        "reward": 1.5, "success": False, "terminated": False, "truncated": False, "observation": (),
+        "metrics": (model.Metric(name="path_length_m", value=float("nan")),),
+    }  # fmt: skip
+    return model.StepDone(**{**fields, **more})
+
+
+def snapshot(episode: str, **more: Any) -> model.SnapshotTaken:
+    fields: dict[str, Any] = {
+        "run_id": "run-1", "episode_id": episode, "attempt": 1, "kind": "snapshot", "fold_hash": "f", "partition": 0,
+        "first_offset": 0, "last_offset": 10, "phase": "AGENT_RUNNING", "paused": False, "since_at": now_us(),
+        "owes": "sim", "owes_seq": 3, "next_step": 2, "last_event_at": now_us(), "outcome": None, "revision": 0,
+        "state": b"opaque",
+    }  # fmt: skip
+    return model.SnapshotTaken(**{**fields, **more})
+
+
+def verdict(episode: str, revision: int = 1, **more: Any) -> model.VerdictIssued:
+    certificate = model.Certificate(
+        status="complete", notes=(), lost=(), late=(), lost_count=0, late_count=0, duplicate_count=0,
+        violation_count=0, nonfinite_count=0,
+    )  # fmt: skip
+    provenance = model.Provenance(
+        partition=0, first_offset=0, last_offset=10, fold_hash="f", rule_set="default/1", schema_fingerprints=("a",),
+        seed=7, checkpoint=None, simulator="metaworld", simulator_version="3", adapter_version="1",
+        environment_digest="e",
+    )  # fmt: skip
+    fields: dict[str, Any] = {
+        **_head(episode, revision, "engine-1"), "revision": revision, "policy": "reach-expert", "policy_version": "1",
+        "task": "metaworld/reach-v3", "scene": "table", "perturbation": "none", "seed": 7, "repetition": 0,
+        "cell": f"cell of {episode}", "ended_at": now_us(), "outcome": "success", "message": "", "labels": ("slow",),
+        "autonomous": True, "n_steps": 2, "total_reward": 3.0, "metrics": (), "certificate": certificate,
+        "provenance": provenance,
+    }  # fmt: skip
+    return model.VerdictIssued(**{**fields, **more})
+
+
+def pattern(trigger: str) -> model.PatternDetected:
+    return model.PatternDetected(
+        **_head("", 0, "detector-1"), trigger_id=trigger, rule="in-a-row", rule_version=1, rule_key="policy=p",
+        policy="p", policy_version="1", failure_type="task_not_completed", evidence=(_evidence(),), promise="three",
+    )  # fmt: skip
+
+
+def retrain(trigger: str) -> model.RetrainRequested:
+    return model.RetrainRequested(
+        **_head("", 0, "detector-1"), trigger_id=trigger, rule="in-a-row", rule_version=1, rule_key="policy=p",
+        policy="p", policy_version="1", failure_type="task_not_completed", evidence=(_evidence(),),
+        sampling_weights=(model.SamplingWeight(scene="table", perturbation="none", weight=1.0),), requested_by="d",
+    )  # fmt: skip
+
+
+def withdrawn(trigger: str) -> model.RetrainWithdrawn:
+    return model.RetrainWithdrawn(**_head("", 1, "detector-1"), trigger_id=trigger, policy="p", reason="amended")
+
+
+def answered(trigger: str, status: str) -> model.RetrainAnswered:
+    return model.RetrainAnswered(
+        **_head("", 0, "trainer-1"), trigger_id=trigger, policy="p", status=status, new_checkpoint="c2", detail="ok"
+    )
+
+
+def _evidence() -> model.EvidenceEpisode:
+    return model.EvidenceEpisode(
+        episode_id="e", attempt=1, revision=1, partition=0, offset=5, scene="table", perturbation="none", seed=7,
+        n_steps=2,
+    )  # fmt: skip
+
+
+def telemetry(worker: str, seq: int) -> model.TelemetrySampled:
+    point = model.TelemetryPoint(
+        metric="system.cpu.utilization", unit="1", value=0.5, attributes=(model.Attribute(name="cpu", value="0"),)
+    )
+    return model.TelemetrySampled(
+        worker_id=worker, host="lab-3", sampled_at=now_us(), sample_seq=seq, points=(point, point)
+    )
+
+
+def dead_letter(**more: Any) -> model.DeadLetter:
+    fields: dict[str, Any] = {
+        "kind": "violation", "reason": "foreign", "detail": "another incarnation", "source_timestamp": now_us(),
+        "source_topic": "stepwell.episode-events", "source_partition": 0, "source_offset": 3, "source_key": b"k",
+        "source_value": b"\x00\xff", "source_headers": (model.HeaderField(name="h", value=b"\x00"),),
+        "episode_id": "e-1", "attempt": 1, "event_type": "sim::step_done", "reported_by": "engine-1",
+    }  # fmt: skip
+    return model.DeadLetter(**{**fields, **more})
+
+
+def episode(name: str, steps: int) -> list[LogRecord]:
+    """The facts of one episode, whole except for its end."""
+    facts: list[LogRecord] = [requested(name), claimed(name)]
+    for number in range(steps):
+        facts += [action(name, number), step(name, number)]
+    return facts
+
+
+def again(event: Any, **changes: Any) -> Any:
+    """The same record with some fields changed."""
+    return msgspec.structs.replace(event, **changes)
+
+
+def publish(log: MessageLog, records: Iterable[LogRecord]) -> None:
+    """Append records where they belong. Snapshots go where their partition says."""
+    send(
+        log,
+        [outgoing(CODEC, r, r.partition if isinstance(r, model.SnapshotTaken) else None) for r in records],
+    )
+
+
+def unchecked(record: LogRecord, value: bytes) -> OutgoingRecord:
+    """A record's place and headers with other bytes."""
+    return OutgoingRecord(topic_of(record), key_of(record), value, CODEC.encode(record)[1])
+
+
+def varint(number: int) -> bytes:
+    """A non-negative Avro long."""
+    rest, out = number << 1, bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes(out + bytes([rest]))
+
+
+def send(log: MessageLog, records: Iterable[OutgoingRecord]) -> None:
+    producer = log.producer()
+    producer.send(records)
+    producer.flush(30)
+    producer.close()
