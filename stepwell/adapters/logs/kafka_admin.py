@@ -3,9 +3,8 @@
 import concurrent.futures
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-import structlog
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
@@ -21,7 +20,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
 from confluent_kafka.cimpl import NewTopic
 
-from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, Availability, base_options
+from stepwell.adapters.logs.kafka_client import Availability, base_options, make_client
 from stepwell.adapters.logs.kafka_errors import kafka_error, to_log_error
 from stepwell.engine.ports import TopicPartition, Watermarks
 from stepwell.events.topics import EPISODE_EVENTS, EPISODE_SNAPSHOTS, Topic
@@ -29,8 +28,9 @@ from stepwell.exceptions import LogUnavailableError, TopicError
 
 __all__ = ["KafkaAdmin", "topic_settings"]
 
-_log = structlog.get_logger(__name__)
-T = TypeVar("T")
+ANSWER_TIMEOUT_S = 15.0
+"""How long an answer is waited for before `LogUnavailableError` (s): somebody sits in front of it."""
+
 _ABSENT = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
 
@@ -63,7 +63,7 @@ class KafkaAdmin:
     def __init__(self, bootstrap: str, options: Mapping[str, Any]) -> None:
         self._availability = Availability("admin")
         self._bootstrap = bootstrap
-        self._driver = AdminClient(base_options(bootstrap, options, self._availability.on_error))
+        self._driver = make_client(AdminClient, base_options(bootstrap, options, self._availability.on_error))
 
     def partitions(self, topic: str) -> int:
         """See `stepwell.engine.ports.Admin.partitions`."""
@@ -72,7 +72,7 @@ class KafkaAdmin:
     def brokers(self) -> int:
         """How many brokers the cluster has now."""
         try:
-            return len(self._driver.list_topics(timeout=CALL_TIMEOUT_S).brokers)
+            return len(self._driver.list_topics(timeout=ANSWER_TIMEOUT_S).brokers)
         except KafkaException as error:
             raise to_log_error(error, f"asking {self._bootstrap} for its brokers") from error
 
@@ -90,7 +90,7 @@ class KafkaAdmin:
         copies = replication or min(3, max(1, self.brokers()))
         new = [NewTopic(t.name, t.partitions, copies, config=topic_settings(t, copies)) for t in missing]
         created = []
-        for name, future in self._driver.create_topics(new, operation_timeout=CALL_TIMEOUT_S).items():
+        for name, future in self._driver.create_topics(new, operation_timeout=ANSWER_TIMEOUT_S).items():
             try:
                 self._answer(future, f"making the topic {name}")
                 created.append(name)
@@ -124,7 +124,7 @@ class KafkaAdmin:
     def group_positions(self, group: str, topic: str) -> dict[TopicPartition, int | None]:
         """See `stepwell.engine.ports.Admin.group_positions`. Waits out an open transaction."""
         sources = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
-        deadline = time.monotonic() + CALL_TIMEOUT_S
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while True:
             try:
                 return self._group_positions(group, sources)
@@ -137,7 +137,7 @@ class KafkaAdmin:
         doing = f"asking for the positions of group {group}"
         request = ConsumerGroupTopicPartitions(group, [DriverPartition(*source) for source in sources])
         futures = self._driver.list_consumer_group_offsets(
-            [request], require_stable=True, request_timeout=CALL_TIMEOUT_S
+            [request], require_stable=True, request_timeout=ANSWER_TIMEOUT_S
         )
         positions: dict[TopicPartition, int | None] = dict.fromkeys(sources)
         for partition in self._answer(futures[group], doing).topic_partitions or []:
@@ -150,7 +150,9 @@ class KafkaAdmin:
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Drop the records below these positions for good, as retention does."""
         wanted = [DriverPartition(source.topic, source.partition, at) for source, at in before.items()]
-        futures = self._driver.delete_records(wanted, request_timeout=CALL_TIMEOUT_S, operation_timeout=CALL_TIMEOUT_S)
+        futures = self._driver.delete_records(
+            wanted, request_timeout=ANSWER_TIMEOUT_S, operation_timeout=ANSWER_TIMEOUT_S
+        )
         for partition, future in futures.items():
             self._answer(future, f"deleting records of {partition.topic}/{partition.partition}")
 
@@ -163,7 +165,7 @@ class KafkaAdmin:
         futures = self._driver.list_offsets(
             {DriverPartition(*source): which for source in sources},
             isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=CALL_TIMEOUT_S,
+            request_timeout=ANSWER_TIMEOUT_S,
         )
         return {
             TopicPartition(p.topic, p.partition): self._answer(f, f"asking for the range of {p.topic}").offset
@@ -179,10 +181,10 @@ class KafkaAdmin:
     def _describe(self, names: Iterable[str]) -> dict[str, TopicDescription | None]:
         """Each topic's layout; None where there is no such topic. Never makes one, whatever the broker's settings."""
         found: dict[str, TopicDescription | None] = {}
-        futures = self._driver.describe_topics(TopicCollection(list(names)), request_timeout=CALL_TIMEOUT_S)
+        futures = self._driver.describe_topics(TopicCollection(list(names)), request_timeout=ANSWER_TIMEOUT_S)
         for name, future in futures.items():
             try:
-                found[name] = future.result(CALL_TIMEOUT_S + 5)
+                found[name] = future.result(ANSWER_TIMEOUT_S + 5)
             except KafkaException as error:
                 if kafka_error(error).code() not in _ABSENT:
                     raise to_log_error(error, f"looking at the topic {name}") from error
@@ -196,7 +198,7 @@ class KafkaAdmin:
         if not names:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        futures = self._driver.describe_configs(resources, request_timeout=CALL_TIMEOUT_S)
+        futures = self._driver.describe_configs(resources, request_timeout=ANSWER_TIMEOUT_S)
         return {
             resource.name: {
                 key: str(entry.value)
@@ -207,7 +209,7 @@ class KafkaAdmin:
 
     def _wait_for_leaders(self, names: list[str]) -> None:
         """A new topic is known before its partitions have leaders; a first consumer should not trip over that."""
-        deadline = time.monotonic() + CALL_TIMEOUT_S
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while names:
             found = self._describe(names)
             names = [n for n, d in found.items() if d is None or any(p.leader is None for p in d.partitions)]
@@ -218,7 +220,7 @@ class KafkaAdmin:
 
     def _answer(self, future: "concurrent.futures.Future[Any]", doing: str) -> Any:
         try:
-            return future.result(CALL_TIMEOUT_S + 5)
+            return future.result(ANSWER_TIMEOUT_S + 5)
         except KafkaException as error:
             raise to_log_error(error, doing) from error
         except concurrent.futures.TimeoutError as error:
@@ -226,7 +228,7 @@ class KafkaAdmin:
 
 
 def _no_answer(doing: str) -> LogUnavailableError:
-    return LogUnavailableError(f"Kafka: {doing}: no answer within {CALL_TIMEOUT_S:.0f} s.")
+    return LogUnavailableError(f"Kafka: {doing}: no answer within {ANSWER_TIMEOUT_S:.0f} s.")
 
 
 def _already_exists(error: TopicError) -> bool:

@@ -2,15 +2,20 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
-__all__ = ["CALL_TIMEOUT_S", "Availability", "base_options"]
+from stepwell.adapters.logs.kafka_errors import kafka_error
+from stepwell.exceptions import ConfigurationError
+
+__all__ = ["CALL_TIMEOUT_S", "Availability", "base_options", "make_client"]
 
 CALL_TIMEOUT_S = 30.0
 """How long a call that needs an answer waits for it before it raises `LogUnavailableError` (s)."""
+
+ClientT = TypeVar("ClientT")
 
 _log = structlog.get_logger(__name__)
 _driver_log = logging.getLogger("stepwell.librdkafka")
@@ -54,6 +59,15 @@ class Availability:
         if not self._away:
             self._away = True
             _log.warning(event, client=self._client, code=error.name(), reason=error.str(), then="waiting")
+
+
+def make_client(factory: Callable[[dict[str, Any]], ClientT], options: dict[str, Any]) -> ClientT:
+    """Make one of the driver's clients. Raises `ConfigurationError` that names the option which the driver refuses."""
+    try:
+        return factory(options)
+    except KafkaException as error:
+        reason = kafka_error(error).str()
+        raise ConfigurationError(f"Kafka's client cannot be made with these options: {reason}") from error
 
 
 def base_options(

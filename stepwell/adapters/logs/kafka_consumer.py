@@ -10,7 +10,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as DriverPartition
 
-from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, Availability, base_options
+from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, Availability, base_options, make_client
 from stepwell.adapters.logs.kafka_errors import classify, kafka_error, to_log_error
 from stepwell.engine.ports import GroupMembership, RecordBatch, TopicPartition, Watermarks
 from stepwell.exceptions import FencedError, LogError, LogUnavailableError, PositionLostError
@@ -89,7 +89,7 @@ class KafkaConsumer:
         self._instance_id = instance_id
         self._availability = Availability(f"consumer {instance_id or group or ''}".strip())
         base = base_options(bootstrap, options, self._availability.on_error)
-        self._driver = Consumer(_consumer_options(group, instance_id, base))
+        self._driver = make_client(Consumer, _consumer_options(group, instance_id, base))
         self._topics: list[str] = []
         self._on_assign: OnAssign | None = None
         self._on_revoke: OnRevoke | None = None

@@ -8,7 +8,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as DriverPartition
 
-from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, Availability, base_options
+from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, Availability, base_options, make_client
 from stepwell.adapters.logs.kafka_consumer import KafkaMembership
 from stepwell.adapters.logs.kafka_errors import kafka_error, to_log_error
 from stepwell.engine.ports import GroupMembership, OutgoingRecord, TopicPartition
@@ -47,7 +47,7 @@ class _Sender:
         self.availability = availability
         self.refused: list[tuple[KafkaError, str]] = []
         self.refused_count = 0
-        self.driver = Producer({**options, "on_delivery": self._on_failure})
+        self.driver = make_client(Producer, {**options, "on_delivery": self._on_failure})
 
     def _on_failure(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
