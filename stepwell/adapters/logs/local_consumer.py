@@ -25,7 +25,7 @@ from stepwell.adapters.logs.local_groups import (
 from stepwell.adapters.logs.local_reader import LocalReader
 from stepwell.adapters.logs.local_store import Store
 from stepwell.engine.ports import RecordBatch, TopicPartition, Watermarks
-from stepwell.exceptions import ConfigurationError, FencedError, LogError
+from stepwell.exceptions import ConfigurationError, FencedError, LogError, LogUnavailableError
 
 OnAssign = Callable[[list[TopicPartition]], Mapping[TopicPartition, int] | None]
 OnRevoke = Callable[[list[TopicPartition]], None]
@@ -294,14 +294,19 @@ class _Heartbeat(threading.Thread):
         assert member_id is not None
         while not self._ended.wait(self._interval_s):
             try:
-                if time.monotonic() - self._polled < self._poll_interval_max_s:
-                    with self._store.write() as connection:
-                        beat(connection, group, member_id)
-                with self._store.read() as connection:
-                    silent = has_silent_members(connection, group)
-                if silent:
-                    with self._store.write() as connection:
-                        expire(connection, group)
+                self._beat(group, member_id)
+            except LogUnavailableError:
+                continue  # it may be back at the next beat
             except LogError:
-                continue  # the log is away; the next beat, or poll, will tell
+                break  # closed or damaged: poll tells
         self._store.close()
+
+    def _beat(self, group: str, member_id: str) -> None:
+        if time.monotonic() - self._polled < self._poll_interval_max_s:
+            with self._store.write() as connection:
+                beat(connection, group, member_id)
+        with self._store.read() as connection:
+            silent = has_silent_members(connection, group)
+        if silent:
+            with self._store.write() as connection:
+                expire(connection, group)

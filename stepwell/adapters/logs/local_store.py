@@ -102,13 +102,13 @@ class Store:
                 raise
 
     def _roll_back(self) -> None:
-        # After some errors (a full disk among them) SQLite has rolled back by itself.
-        if self._connection.in_transaction:
-            try:
+        try:
+            # After some errors (a full disk among them) SQLite has rolled back by itself.
+            if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            except sqlite3.Error:
-                self._closed = True
-                self._connection.close()
+        except sqlite3.Error:
+            self._closed = True
+            self._connection.close()
 
     def _check_usable(self) -> None:
         if self._closed:
