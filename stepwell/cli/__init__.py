@@ -20,6 +20,7 @@ _MODULES: tuple[str, ...] = (
     "config",
     "topics",
     "run",
+    "workers",
     "retrain",
 )  # fmt: skip
 

@@ -27,22 +27,11 @@ NOT_RESTARTED = frozenset({2, EXIT_FENCED, EXIT_POSITION_LOST})
 _log = structlog.get_logger(__name__)
 
 
-class StopFlag:
+class StopFlag(threading.Event):
     """Set by SIGTERM, SIGINT or the end of the supervisor; workers look at it between two batches."""
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
     def __call__(self) -> bool:
-        return self._event.is_set()
-
-    def set(self) -> None:
-        """Ask the worker to stop."""
-        self._event.set()
-
-    def wait(self, seconds: float) -> None:
-        """Return after so long, or as soon as the worker shall stop."""
-        self._event.wait(seconds)
+        return self.is_set()
 
 
 class SystemClock:

@@ -1,8 +1,8 @@
 """One process that keeps several workers running: starts them, restarts what dies, ends all cleanly.
 
-A child that dies is started again after a pause that doubles up to `PAUSE_MAX_S`; one that has run for `STEADY_S` starts
-over with the shortest pause. Exit codes that a restart cannot help (`stepwell.adapters.workers.process.NOT_RESTARTED`)
-end the whole: half a pipeline that looks alive is worse than none.
+A child that dies is started again after a pause that doubles up to `PAUSE_MAX_S`; one that has run for `STEADY_S`
+starts over with the shortest pause. Exit codes that a restart cannot help
+(`stepwell.adapters.workers.process.NOT_RESTARTED`) end the whole: half a pipeline that looks alive is worse than none.
 
 Children watch their standard input, which ends with the supervisor, so they never outlive it, kill -9 included.
 """
@@ -54,7 +54,7 @@ class Supervisor:
     _children: list[_Child] = field(default_factory=list)
 
     def run(self, stop: StopFlag, finished: Callable[[], bool] | None = None) -> int:
-        """Run until told to stop, or until ``finished`` says so; 0, or the exit code of the worker that ended it all."""
+        """Run until told to stop, or until ``finished`` says so; 0, or the code of the worker that ended it all."""
         self._children = [_Child(name, command) for name, command in self.commands.items()]
         try:
             while not stop():
