@@ -91,7 +91,10 @@ def apply_ready(attempt: AttemptState, fact: ReadyFact) -> str | None:
 
 
 def apply_start(attempt: AttemptState, fact: StartFact) -> str | None:
-    """``agent::started``."""
+    """``agent::started``. Where the simulator never became ready, it moves no state."""
+    if not attempt.ready:
+        attempt.start_fact = fact
+        return None
     target = machine.TABLE[machine.ON_AGENT_START][attempt.state][0]
     if target < 0:
         return "illegal"
@@ -107,19 +110,22 @@ def apply_action(attempt: AttemptState, fact: ActionFact | ActionSent, nonfinite
     if first < 0 or end <= first or end > NUMBER_LIMIT:
         return "bad_value"
     covered_to = attempt.covered_to
-    leaves_no_hole = first <= covered_to or attempt.coverage_unknown
-    covered_to = max(covered_to, end)
-    target = _ON_ACTION_SENT[attempt.state][(1 if leaves_no_hole else 0) | (2 if covered_to > attempt.next_step else 0)]
-    if target < 0:
-        return "illegal" if leaves_no_hole else "hole"
-    attempt.state = target
-    attempt.covered_to = covered_to
+    if attempt.ready:  # else the simulator never became ready, and the action stays unexecuted
+        leaves_no_hole = first <= covered_to or attempt.coverage_unknown
+        if end > covered_to:
+            covered_to = end
+        bits = (1 if leaves_no_hole else 0) | (2 if covered_to > attempt.next_step else 0)
+        target = _ON_ACTION_SENT[attempt.state][bits]
+        if target < 0:
+            return "illegal" if leaves_no_hole else "hole"
+        attempt.state = target
+        attempt.covered_to = covered_to
+        if end > attempt.next_step:
+            actions = attempt.actions
+            actions[fact.producer_seq] = [first, end, 0]
+            if len(actions) > ACTION_LIMIT:
+                _forget_actions(attempt)
     attempt.actions_applied += 1
-    if end > attempt.next_step:
-        actions = attempt.actions
-        actions[fact.producer_seq] = [first, end, 0]
-        if len(actions) > ACTION_LIMIT:
-            _forget_actions(attempt)
     inference_s = fact.inference_s
     if inference_s is not None and inference_s - inference_s == 0.0:
         attempt.inference_total_s += inference_s

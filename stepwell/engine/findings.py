@@ -45,9 +45,7 @@ class Findings(list[Finding]):
 
     def violation(self, attempt: AttemptState, code: str, producer: ProducerState, seq: int, held: Held) -> None:
         """A fact of the attempt's own producer broke the protocol."""
-        entry = Violation(
-            code, held.event_type, producer.name, producer.producer_id or "", seq, held.digest, held.offset
-        )
+        entry = Violation(code, held.event_type, producer.name, held.producer_id, seq, held.digest, held.offset)
         self.record(attempt, entry, held.timestamp)
 
     def record(self, attempt: AttemptState, entry: Violation, timestamp: int) -> None:

@@ -327,12 +327,14 @@ def _accept(
     if attempt.end_stands_at is None and isinstance(fact, EndFact) and end_code(attempt, fact) is None:
         attempt.end_stands_at = position.timestamp
     seq = event.producer_seq
-    held = Held(fact, digest, position.offset, position.timestamp, event.TYPE)
+    held = Held(fact, digest, position.offset, position.timestamp, event.TYPE, event.producer_id)
     if seq == producer.next_seq and waits_for(attempt, fact) is None:
         apply_in_turn(attempt, producer, seq, held, findings)
         drain(attempt, findings)
     else:
         hold(attempt, producer, seq, held, findings)
+        if isinstance(fact, EndFact):
+            drain(attempt, findings)  # an end says what will never come
 
 
 def _note_fingerprint(attempt: AttemptState, fingerprint: str) -> None:

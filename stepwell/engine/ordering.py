@@ -2,8 +2,8 @@
 
 A fact applies when its predecessor of the same producer has been applied or is lost. Besides,
 
-* the agent's facts wait for ``sim::ready``,
-* a step waits for the action that it names,
+* the agent's facts wait for ``sim::ready`` (unless an end says that the simulator wrote no more),
+* a step waits for the action that it names (unless an end says that the agent wrote none such),
 * an end waits for the sequences that it names,
 * a retry request waits for the end of the attempt before;
 
@@ -50,11 +50,14 @@ def waits_for(attempt: AttemptState, fact: Fact) -> Owed | None:
     """What a fact whose predecessor has been applied still waits for, or None."""
     if isinstance(fact, StepFact):
         agent = attempt.agent
-        beyond = agent.limit is not None and fact.action_seq > agent.limit
-        if attempt.ready and fact.action_seq >= agent.next_seq and not beyond:
+        last = announced_last(attempt, AGENT)
+        never = last is not None and fact.action_seq > last
+        if attempt.ready and fact.action_seq >= agent.next_seq and not never:
             return Owed(AGENT, agent.next_seq, fact.action_seq)
     elif isinstance(fact, ActionFact | StartFact):
-        if not attempt.ready:
+        last = announced_last(attempt, SIM)
+        never = last is not None and last < attempt.sim.next_seq
+        if not attempt.ready and not never:
             return Owed(SIM, attempt.sim.next_seq, attempt.sim.next_seq)
     elif isinstance(fact, EndFact):
         if end_code(attempt, fact) is None:
@@ -64,6 +67,17 @@ def waits_for(attempt: AttemptState, fact: Fact) -> Owed | None:
     elif isinstance(fact, RequestFact) and fact.retry and fact.producer_seq == 0 and attempt.previous == PREVIOUS_OPEN:
         return Owed(HOST, 0, None, previous_end=True)
     return None
+
+
+def announced_last(attempt: AttemptState, index: int) -> int | None:
+    """The last sequence of simulator or agent, where an end says it: the one applied, or the one whose turn is next."""
+    end = attempt.end
+    if end is None:
+        held = attempt.host.held.get(attempt.host.next_seq)
+        if held is None or not isinstance(held.fact, EndFact) or end_code(attempt, held.fact) is not None:
+            return None
+        end = held.fact
+    return end.last_sim_seq if index == SIM else end.last_agent_seq
 
 
 def blocker(attempt: AttemptState, producer: ProducerState) -> Owed:

@@ -63,6 +63,7 @@ class Held(msgspec.Struct, array_like=True):
     offset: int
     timestamp: int
     event_type: str
+    producer_id: str
 
 
 class ProducerState(msgspec.Struct, array_like=True):

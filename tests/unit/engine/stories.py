@@ -61,10 +61,10 @@ class Story:
     facts: list[model.Event] = field(default_factory=list)
     next_seq: dict[str, int] = field(default_factory=lambda: {"sim": 0, "agent": 0, "host": 0})
 
-    def _add(self, kind: type[model.Event], **fields: Any) -> model.Event:
-        producer = kind.PRODUCER
+    def _add(self, cls: type[model.Event], **fields: Any) -> model.Event:
+        producer = cls.PRODUCER
         more = {name: fields.pop(name) for name in ("step", "sim_time") if name in fields}
-        event = kind(**head(producer, self.attempt, self.next_seq[producer], **more), **fields)
+        event = cls(**head(producer, self.attempt, self.next_seq[producer], **more), **fields)
         self.next_seq[producer] += 1
         self.facts.append(event)
         return event
@@ -183,11 +183,11 @@ class Story:
         return self._add(model.EpisodeIntervened, kind="goal", detail="left", intervened_by="ops")
 
 
-def engine_fact(kind: type[model.Event], attempt: int = 1, at: int = 0, **fields: Any) -> model.Event:
+def engine_fact(cls: type[model.Event], attempt: int = 1, at: int = 0, **fields: Any) -> model.Event:
     """A fact that the engine would write."""
     named = head("engine", attempt, 0, "engine")
     named["occurred_at"] = at or named["occurred_at"]
-    return kind(**named, **fields)
+    return cls(**named, **fields)
 
 
 def sealed(attempt: int = 1, reason: str = "complete") -> model.Event:
