@@ -65,7 +65,7 @@ def validate_simulator(spec: SimulatorSpec) -> list[Problem]:
     problems += check_options(("perturbation",), spec.perturbation, catalogue.PERTURBATION_OPTIONS)
     if not problems:
         problems += _check_observations(spec)
-    if "placement" in spec.scene and spec.task not in catalogue.PLACEMENT_TASKS:
+    if spec.simulator == "robosuite" and "placement" in spec.scene and spec.task not in catalogue.PLACEMENT_TASKS:
         expected = f"a task of {', '.join(catalogue.PLACEMENT_TASKS)}"
         problems.append(Problem(("scene", "placement"), f"{spec.task} places its objects itself", expected))
     if "success_return" in spec.scene and "success_steps" in spec.scene:
