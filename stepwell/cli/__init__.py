@@ -20,7 +20,11 @@ _MODULES: tuple[str, ...] = (
     "config",
     "topics",
     "run",
+    "episodes",
     "workers",
+    "status",
+    "db",
+    "dead_letters",
     "retrain",
 )  # fmt: skip
 

@@ -1,10 +1,10 @@
 """Do the tables say what the log says? Makes every row again from the log and compares, up to where the projector is.
 
-The rows that the log asks for go into temporary tables, and the database compares whole tables at once. What the database
-refused (dead letters of kind ``refused``) is expected to be absent.
+The rows that the log asks for go into temporary tables, and the database compares whole tables at once. What it refused
+(dead letters of kind ``refused``) is expected to be absent.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from stepwell.exceptions import EventError
 from stepwell.projections import queries
 from stepwell.projections.copy_format import TYPE_NAMES, encode_rows
 from stepwell.projections.database import Connection
+from stepwell.projections.projector import GROUP
 from stepwell.projections.rows import PROJECTED_TOPICS, Source, rows_of
 from stepwell.projections.tables import KINDS, Kind, Values
 
@@ -33,6 +34,8 @@ LAST_STANDS = ("attempt_status",)
 OPEN_TABLES = ("dead_letters", "attempt_status")
 
 _ORIGIN_COLUMNS = (("audit_topic", "text"), ("audit_partition", "int"), ("audit_offset", "long"))
+
+_REFUSED = "SELECT source_topic, source_partition, source_offset FROM stepwell.dead_letters WHERE kind = 'refused'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class TableAudit:
     differences: list[Difference]
 
 
-def audit_tables(log: MessageLog, codec: Codec, connection: Connection, sink: str = "projector") -> TableAudit:
+def audit_tables(log: MessageLog, codec: Codec, connection: Connection, sink: str = GROUP) -> TableAudit:
     """Compare the tables with the log, in one snapshot of the database; writes to temporary tables only.
 
     Raises:
@@ -79,6 +82,7 @@ def audit_tables(log: MessageLog, codec: Codec, connection: Connection, sink: st
     with connection.transaction(force_rollback=True):
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         positions = _positions(connection, sink)
+        refused = set(connection.execute(_REFUSED).fetchall())
         whole = True
         for kind in _kinds():
             _create(connection, kind)
@@ -88,7 +92,7 @@ def audit_tables(log: MessageLog, codec: Codec, connection: Connection, sink: st
             start = _start(log, source)
             whole = whole and start == 0
             for batch in read_range(log, source, start, end):
-                audit.rows += _stage(connection, codec, batch)
+                audit.rows += _stage(connection, codec, batch, refused)
         for kind in _kinds():
             # Where the log no longer has its beginning, rows without a record are what is to be expected.
             difference = _compare(connection, kind, both_ways=whole and kind.name not in OPEN_TABLES)
@@ -119,7 +123,9 @@ def _staging(kind: Kind) -> sql.Identifier:
 
 
 def _create(connection: Connection, kind: Kind) -> None:
-    columns = [(name, TYPE_NAMES[type_]) for name, type_ in (*_ORIGIN_COLUMNS, *zip(kind.columns, kind.types, strict=True))]
+    columns = [
+        (name, TYPE_NAMES[type_]) for name, type_ in (*_ORIGIN_COLUMNS, *zip(kind.columns, kind.types, strict=True))
+    ]
     definitions = sql.SQL(", ").join(
         sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in columns
     )
@@ -128,13 +134,15 @@ def _create(connection: Connection, kind: Kind) -> None:
     )
 
 
-def _stage(connection: Connection, codec: Codec, batch: RecordBatch) -> int:
-    """The rows of one batch into the temporary tables."""
+def _stage(connection: Connection, codec: Codec, batch: RecordBatch, refused: set[tuple[str, int, int]]) -> int:
+    """The rows of one batch into the temporary tables; how many."""
     topic, partition = batch.source
     by_kind: dict[str, list[Values]] = {}
     for offset, timestamp, value, headers in zip(
         batch.offsets, batch.timestamps, batch.values, batch.headers, strict=True
     ):
+        if (topic, partition, offset) in refused:
+            continue
         try:
             record = codec.decode(value, headers)
         except EventError:
@@ -143,9 +151,9 @@ def _stage(connection: Connection, codec: Codec, batch: RecordBatch) -> int:
             by_kind.setdefault(name, []).append((topic, partition, offset, *values))
     rows = 0
     for kind in _kinds():
-        found = by_kind.get(kind.name)
+        found = by_kind.get(kind.name, [])
+        rows += len(found)
         if found:
-            rows += len(found)
             _copy(connection, kind, found)
     return rows
 
@@ -156,7 +164,87 @@ def _copy(connection: Connection, kind: Kind, rows: list[Values]) -> None:
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(
         _staging(kind), sql.SQL(", ").join(map(sql.Identifier, names))
     )
-    # A row that cannot be packed or stored was refused in the same way when it was projected; it is left out here too.
-    for part in _storable_parts(connection, kind, types, rows, statement):
-        with connection.cursor() as cursor, cursor.copy(statement) as copy:
-            copy.write(part)
+    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+        copy.write(encode_rows(types, rows))
+
+
+def _compare(connection: Connection, kind: Kind, *, both_ways: bool) -> Difference | None:
+    """The first row in the order of the log that is not as it should be; else a row that should not be there."""
+    names = {
+        "staging": _staging(kind),
+        "target": sql.Identifier("stepwell", kind.target),
+        "key": _list(kind.columns[position] for position in kind.key),
+        "columns": _list(kind.columns),
+        "direction": sql.SQL("DESC" if kind.name in LAST_STANDS else "ASC"),
+        "same_key": _same_key(kind, "t", "e"),
+    }
+    row = connection.execute(sql.SQL(_FIRST_WRONG).format(**names)).fetchone()
+    if row is not None:
+        return _describe(connection, kind, row)
+    if both_ways:
+        extra = connection.execute(sql.SQL(_FIRST_UNEXPECTED).format(**names)).fetchone()
+        if extra is not None:
+            return Difference(kind.target, _key(kind, extra), "stands in the table, but no record asks for it", "")
+    return None
+
+
+# NULLs and NaNs count as equal to themselves, as IS DISTINCT FROM and row comparison have it.
+_FIRST_WRONG = """
+WITH expected AS (
+    SELECT DISTINCT ON ({key}) audit_topic, audit_partition, audit_offset, audit_order, {columns}
+    FROM {staging} ORDER BY {key}, audit_order {direction}
+), wrong AS (
+    SELECT {columns} FROM expected EXCEPT SELECT {columns} FROM {target}
+)
+SELECT e.audit_topic, e.audit_partition, e.audit_offset, w.*
+FROM wrong w JOIN expected e USING ({key}) ORDER BY e.audit_order LIMIT 1
+"""
+_FIRST_UNEXPECTED = """
+SELECT {columns} FROM {target} AS t
+WHERE NOT EXISTS (SELECT FROM {staging} AS e WHERE {same_key})
+ORDER BY {key} LIMIT 1
+"""
+
+
+def _describe(connection: Connection, kind: Kind, row: Values) -> Difference:
+    topic, partition, offset = row[:3]
+    expected = row[3:]
+    key = _key(kind, expected)
+    condition = sql.SQL(" AND ").join(
+        sql.SQL("{} = {}").format(sql.Identifier(name), sql.Placeholder(name)) for name in key
+    )
+    found = connection.execute(
+        sql.SQL("SELECT {} FROM {} WHERE {} LIMIT 1").format(
+            _list(kind.columns), sql.Identifier("stepwell", kind.target), condition
+        ),
+        key,
+    ).fetchone()
+    where = f"{topic}/{partition} offset {offset}"
+    if found is None:
+        return Difference(kind.target, key, "missing", where)
+    differing = [
+        f"{name} is {_brief(there)}, the log says {_brief(wanted)}"
+        for name, wanted, there in zip(kind.columns, expected, found, strict=True)
+        if repr(wanted) != repr(there)
+    ]
+    return Difference(kind.target, key, "; ".join(differing) or "differs", where)
+
+
+def _key(kind: Kind, values: Values) -> dict[str, Any]:
+    return {kind.columns[position]: values[position] for position in kind.key}
+
+
+def _same_key(kind: Kind, one: str, other: str) -> sql.Composed:
+    return sql.SQL(" AND ").join(
+        sql.SQL("{} = {}").format(sql.Identifier(one, name), sql.Identifier(other, name))
+        for name in (kind.columns[position] for position in kind.key)
+    )
+
+
+def _list(names: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -1,8 +1,9 @@
 """PostgreSQL from a Python wheel, in a directory of its own: the database that needs no installation.
 
 One server serves every process that names the same directory: the first starts it, the others find it running, the last
-to call `EmbeddedPostgres.stop` ends it. Users are counted by a shared file lock, which the kernel gives back however a
-process dies. A server whose users all died stays up until somebody stops it (``stepwell db stop``).
+to call `EmbeddedPostgres.stop` ends it, unless somebody asked to keep it (``stepwell db url`` does). Users are counted by
+a shared file lock, which the kernel gives back however a process dies. A server whose users all died stays up until
+somebody stops it (``stepwell db stop``).
 
 It listens on 127.0.0.1 only, asks for a password (SCRAM) that lies beside the data with mode 0600, and keeps its port
 over restarts, so that psql and Grafana find it again::
@@ -42,7 +43,8 @@ _KEPT_SETTINGS = (
     "log_timezone = 'UTC'",
     "max_wal_size = '2GB'",
 )
-_FAST_SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+# Not synchronous_commit=off: commits must still survive the end of the process.
+_FAST_SETTINGS = ("fsync=off", "full_page_writes=off")
 
 
 def binaries() -> Path:
@@ -71,11 +73,15 @@ class EmbeddedPostgres:
         self.directory = Path(directory).expanduser().absolute()
         self.log = self.directory / "server.log"
         self._data = self.directory / "data"
+        self._keep = self.directory / "keep"
         self._fast = fast
         self._use: int | None = None
 
-    def start(self) -> str:
+    def start(self, *, keep: bool = False) -> str:
         """Start the server, or join the one that runs; the URL of the database ``stepwell`` in it.
+
+        Args:
+            keep: it stays up when its last user leaves, until ``stop(force=True)``.
 
         Raises:
             MissingPartError: the wheel is not installed.
@@ -89,16 +95,23 @@ class EmbeddedPostgres:
                 self._make_cluster()
                 self._launch()
             self._join()
+            if keep:
+                self._keep.touch(mode=0o600)
             return self.url()
 
     def stop(self, *, force: bool = False) -> bool:
-        """Leave; end the server when nobody else uses it, or in any case with ``force``. Whether it is down now."""
+        """Leave; end the server when nobody else uses it and nobody asked to keep it. Whether it is down now.
+
+        Args:
+            force: end it in any case.
+        """
         if not self._data.is_dir():
             return True
         with exclusive(self.directory / "start.lock"):
             self._leave()
-            if not force and self._used_by_others():
-                return False
+            if not force and (self._used_by_others() or self._keep.exists()):
+                return not self.running
+            self._keep.unlink(missing_ok=True)
             self._end(signal.SIGINT)
             return True
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Self
 
 import psycopg
 import pytest
@@ -87,7 +88,7 @@ class Running:
         admin.close()
         self.wait(lambda: all(self.projector.positions.get(source, -1) >= end for source, end in ends.items()))
 
-    def __enter__(self) -> "Running":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

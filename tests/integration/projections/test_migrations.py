@@ -15,6 +15,7 @@ from stepwell.projections.projector import Projector
 from stepwell.projections.tables import KINDS
 from tests.integration.projections.facts import CODEC
 
+
 def test_what_is_there(database: str, request: pytest.FixtureRequest) -> None:
     state = status(database)
     assert state.current

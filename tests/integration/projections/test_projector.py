@@ -82,7 +82,9 @@ def test_records_the_database_refuses_become_dead_letters(
     facts.send(log, [facts.unchecked(wild, value)])
     drain()
     drain()
-    reasons = query("SELECT reason, kind, source_value FROM stepwell.dead_letters ORDER BY source_partition, source_offset")
+    reasons = query(
+        "SELECT reason, kind, source_value FROM stepwell.dead_letters ORDER BY source_partition, source_offset"
+    )
     assert sorted(reason for reason, _, _ in reasons) == [
         "character-not-in-repertoire", "check-violation", "check-violation", "check-violation", "out-of-range",
         "untranslatable-character",
