@@ -10,6 +10,7 @@ from stepwell.engine.fold import apply, content_digest
 from stepwell.engine.ports import MessageLog, RecordBatch
 from stepwell.engine.state import AttemptState, EpisodeState, Position
 from stepwell.events.codec import SCHEMA_HEADER, Codec
+from stepwell.events.guards import RefusalError, check_time
 from stepwell.events.model import Event, Headers
 from stepwell.events.topics import EPISODE_EVENTS
 from stepwell.exceptions import EventError
@@ -39,7 +40,7 @@ def read_episode_events(
 def events_in(
     batch: RecordBatch, codec: Codec, keep: Callable[[bytes | None], bool] = lambda _: True
 ) -> Iterator[tuple[Event, Position]]:
-    """The readable events of one batch; what cannot be read is the engine's to report."""
+    """The events of one batch that the engine folds; the others are its dead letters."""
     partition = batch.source.partition
     for offset, timestamp, key, value, headers in zip(
         batch.offsets, batch.timestamps, batch.keys, batch.values, batch.headers, strict=True
@@ -47,10 +48,11 @@ def events_in(
         if not keep(key) or value is None:
             continue
         try:
-            event = codec.decode(value, headers)
-        except EventError:
+            event = codec.decode_event(value, headers)
+            check_time(event, timestamp)
+        except (EventError, RefusalError):
             continue
-        if isinstance(event, Event):
+        if event.episode_id.encode() == key:
             yield event, Position(partition, offset, timestamp, _fingerprint(headers), content_digest(value))
 
 

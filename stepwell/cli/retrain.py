@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stepwell.cli.resources import opened_log
+
 if TYPE_CHECKING:
     from stepwell.events.model import RetrainRequested
 
 OUTPUT_CHARS_MAX = 4_000
+EXIT_INTERRUPTED = 130
 
 retrain = typer.Typer(help="Requests to retrain: receive and answer them.", no_args_is_help=True)
 
@@ -37,36 +40,31 @@ def listen(
     "checkpoint: NAME" names the new checkpoint. A request whose handling was cut off comes again: take its trigger_id
     as the idempotency key.
     """
-    from stepwell.adapters.logs import open_log
     from stepwell.adapters.subscriber import Subscription
     from stepwell.events.codec import Codec
     from stepwell.events.model import RetrainRequested
-    from stepwell.settings import get_settings
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    log = open_log(get_settings().log)
     seen = 0
-    try:
-        policies = frozenset(policy) if policy else None
-        with Subscription(log, Codec(), group, policies=policies) as subscription:
-            typer.echo(f"listening for retrain requests as group {group!r}; Ctrl-C ends")
-            while not stop.is_set() and (limit is None or seen < limit):
-                for delivery in subscription.receive(timeout_s=1.0):
-                    request = delivery.event
-                    if not isinstance(request, RetrainRequested):
-                        continue
-                    _keep(output, request)
-                    status, detail, checkpoint = _run(run, request, stop)
-                    if stop.is_set():
-                        raise typer.Exit(130)  # not marked as handled: it comes again
-                    subscription.answer(request, status, detail=detail, new_checkpoint=checkpoint)
-                    typer.echo(f"{request.trigger_id}  {request.policy}  {status}")
-                    seen += 1
-                subscription.handled()
-    finally:
-        log.close()
+    policies = frozenset(policy) if policy else None
+    with opened_log() as log, Subscription(log, Codec(), group, policies=policies) as subscription:
+        typer.echo(f"listening for retrain requests as group {group!r}; Ctrl-C ends")
+        while not stop.is_set() and (limit is None or seen < limit):
+            for delivery in subscription.receive(timeout_s=1.0):
+                request = delivery.event
+                if not isinstance(request, RetrainRequested):
+                    continue
+                _keep(output, request)
+                answer = _run(run, request, stop)
+                if answer is None:
+                    raise typer.Exit(EXIT_INTERRUPTED)  # not marked as handled: it comes again
+                status, detail, checkpoint = answer
+                subscription.answer(request, status, detail=detail, new_checkpoint=checkpoint)
+                typer.echo(f"{request.trigger_id}  {request.policy}  {status}")
+                seen += 1
+            subscription.handled()
 
 
 @retrain.command("list")
@@ -77,17 +75,12 @@ def list_requests(
     from rich.console import Console
     from rich.table import Table
 
-    from stepwell.adapters.logs import open_log
     from stepwell.adapters.retrain_history import read_requests
     from stepwell.events.codec import Codec
     from stepwell.events.plain import as_json as to_json
-    from stepwell.settings import get_settings
 
-    log = open_log(get_settings().log)
-    try:
+    with opened_log() as log:
         entries = read_requests(log, Codec())
-    finally:
-        log.close()
     if as_json:
         for entry in entries:
             typer.echo(to_json(entry.request))
@@ -112,8 +105,8 @@ def _keep(output: Path | None, request: "RetrainRequested") -> None:
             file.write(as_json(request) + "\n")
 
 
-def _run(command: str, request: "RetrainRequested", stop: threading.Event) -> tuple[str, str, str | None]:
-    """Run the command to its end: (status, end of its output, new checkpoint)."""
+def _run(command: str, request: "RetrainRequested", stop: threading.Event) -> tuple[str, str, str | None] | None:
+    """Run the command to its end: (status, end of its output, new checkpoint). None where ``stop`` cut it off."""
     from stepwell.events.plain import as_json
 
     process = subprocess.Popen(  # noqa: S602 (a shell command is what the user asked for)
@@ -135,6 +128,8 @@ def _run(command: str, request: "RetrainRequested", stop: threading.Event) -> tu
             text = None
             if stop.is_set():
                 _end(process)
+                process.communicate()
+                return None
     lines = output.strip().splitlines()
     checkpoint = (
         lines[-1].removeprefix("checkpoint:").strip() if lines and lines[-1].startswith("checkpoint:") else None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stepwell.cli.resources import opened_log
 from stepwell.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -53,7 +54,6 @@ def run(
     """
     from rich.console import Console
 
-    from stepwell.adapters.logs import open_log
     from stepwell.adapters.runs.host import Host
     from stepwell.adapters.runs.identity import hold_identity
     from stepwell.adapters.runs.plan import plan
@@ -68,17 +68,12 @@ def run(
     if check:
         console.print(f"{spec_file}: fine; {len(episodes)} episodes")
         return
-    settings = get_settings()
-    log = open_log(settings.log)
-    try:
-        with hold_identity(settings.home, run_id) as identity:
-            host = Host(log, Codec(), identity, parallel=parallel or spec.parallel, retry_errors=retry_errors)
-            todos = host.standing(episodes)
-            console.print(_opening(run_id, todos))
-            interrupted = _run(console, host, todos)
+    with opened_log() as log, hold_identity(get_settings().home, run_id) as identity:
+        host = Host(log, Codec(), identity, parallel=parallel or spec.parallel, retry_errors=retry_errors)
+        todos = host.standing(episodes)
+        console.print(_opening(run_id, todos))
+        interrupted = _run(console, host, todos)
         summary = _summary(log, todos)
-    finally:
-        log.close()
     print_summary(console, summary)
     if interrupted or summary.total.missing or summary.total.aborted:
         console.print(f"to run what is missing: stepwell run {spec_file} --run-id {run_id}", soft_wrap=True)
@@ -162,7 +157,7 @@ def _stopped_by_signals(stop: threading.Event, console: "Console") -> "Iterator[
 
 
 def _opening(run_id: str, todos: "list[Todo]") -> str:
-    counts = collections.Counter(todo.standing for todo in todos)
+    counts: collections.Counter[str] = collections.Counter(todo.standing for todo in todos)
     told = {
         "done": "already done",
         "interrupted": "interrupted earlier",
