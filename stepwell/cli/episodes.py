@@ -43,7 +43,7 @@ def episodes(
     """List episodes, folded from the log."""
     from rich.box import SIMPLE
     from rich.console import Console
-    from rich.table import Column, Table
+    from rich.table import Table
 
     from stepwell.adapters.history import fold_episodes
     from stepwell.events.codec import Codec
@@ -60,9 +60,9 @@ def episodes(
     if as_json:
         _print_json(shown)
         return
-    table = Table(
-        Column("episode", no_wrap=True), "policy", "where", "seed", "outcome", "cause (fault)", "steps", box=SIMPLE
-    )
+    table = Table(box=SIMPLE)
+    for name in ("episode", "policy", "where", "seed", "outcome", "cause (fault)", "steps"):
+        table.add_column(name, no_wrap=name == "episode", overflow="fold")
     for row in shown:
         where = row["scene"] if row["perturbation"] in ("none", "") else f"{row['scene']} + {row['perturbation']}"
         cause = f"{row['failure_type']} ({row['fault']})" if row["failure_type"] else ""
@@ -293,7 +293,7 @@ def _print_replay(console: "Console", steps: "list[ReplayStep]", left_out: int) 
         event = step.event
         sim_time = "" if event.sim_time is None else f"{event.sim_time:.3f}"
         owed = f"{step.owes} {step.owes_seq}" if step.owes else ""
-        notes = [] if step.fate == "applied" else [step.fate]
+        notes: list[str] = [] if step.fate == "applied" else [step.fate]
         notes += [f"{step.released} released"] if step.released else []
         notes += ["paused"] if step.paused else []
         console.print(
