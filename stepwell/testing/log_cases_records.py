@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -154,12 +155,12 @@ class RecordCases:
         assert [record.value for record in lab.read(topic, 50)] == [b"%d" % number for number in range(50)]
 
 
-class PositionCases:
+class PositionCases(ABC):
     """Positions: where a reader stands, and what it is told when that place is no more."""
 
+    @abstractmethod
     def delete_records(self, lab: LogLab, before: Mapping[TopicPartition, int]) -> None:
         """Drop the records below these positions, as retention would."""
-        raise NotImplementedError
 
     def test_seek_reads_again(self, lab: LogLab) -> None:
         topic = lab.topic()

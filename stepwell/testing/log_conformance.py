@@ -18,6 +18,7 @@ import os
 import signal
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import pytest
@@ -38,7 +39,7 @@ from stepwell.testing.log_lab import LogLab  # noqa: E402
 __all__ = ["LogConformance", "ProcessConformance"]
 
 
-class _Lab:
+class _Lab(ABC):
     partitions = 4
     """How many partitions the cases' topics get; at least 2."""
 
@@ -48,9 +49,9 @@ class _Lab:
     silence_s = 0.5
     """How long to wait to see that nothing comes, in seconds."""
 
+    @abstractmethod
     def make_log(self) -> MessageLog:
         """The log under test; the case closes it."""
-        raise NotImplementedError
 
     @pytest.fixture
     def lab(self) -> Iterator[LogLab]:
@@ -105,9 +106,9 @@ print("done", flush=True)
 class ProcessConformance(_Lab):
     """Cases with several processes, for logs that outlive a process. Override `make_log` and `log_url`."""
 
+    @abstractmethod
     def log_url(self) -> str:
         """What other processes open the same log with."""
-        raise NotImplementedError
 
     @pytest.fixture
     def children(self) -> Iterator[list[subprocess.Popen[str]]]:

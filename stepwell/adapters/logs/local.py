@@ -42,7 +42,7 @@ class LocalLog:
     ) -> None:
         if session_timeout_s <= 0 or poll_interval_max_s <= 0:
             raise ConfigurationError("session_timeout_s and poll_interval_max_s must be above 0")
-        self._directory = Path(directory).absolute()
+        self._directory = Path(directory).expanduser().absolute()
         self._session_timeout_s = session_timeout_s
         self._poll_interval_max_s = poll_interval_max_s
         admin = self.admin()
