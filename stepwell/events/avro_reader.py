@@ -75,25 +75,23 @@ def compile_reader(
 
 def long_varint(buf: bytes, pos: int, first: int) -> tuple[int, int]:
     """The rest of a varint whose first byte has its high bit set: the unsigned number, and the position after it."""
-    byte = buf[pos]
-    if 0 < byte < 0x80:
-        return first & 0x7F | byte << 7, pos + 1
-    number = first & 0x7F
-    shift = 7
-    while True:
-        byte = buf[pos]
-        pos += 1
-        number |= (byte & 0x7F) << shift
+    number, shift = first & 0x7F, 7
+    rest = buf[pos : pos + MAX_VARINT_BYTES - 1]
+    for byte in rest:
         if byte < 0x80:
             break
+        number |= (byte & 0x7F) << shift
         shift += 7
-        if shift >= 7 * MAX_VARINT_BYTES:
-            malformed("varint", "a varint is longer than 10 bytes")
+    else:
+        if len(rest) < MAX_VARINT_BYTES - 1:
+            malformed("truncated", "the bytes end within a number")
+        malformed("varint", "a varint is longer than 10 bytes")
     if byte == 0:
         malformed("varint", "a varint is padded with zeros")
+    number |= byte << shift
     if number >> 64:
         malformed("varint", "a varint exceeds 64 bits")
-    return number, pos
+    return number, pos + shift // 7
 
 
 def long_length(buf: bytes, pos: int, first: int, place: str) -> tuple[int, int]:

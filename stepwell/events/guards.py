@@ -9,6 +9,7 @@ A timestamp's window is judged apart (`check_time`), because it needs the record
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 from stepwell.events import model
 from stepwell.events.catalogue import BY_CLASS
@@ -115,25 +116,15 @@ def check_tensor(tensor: Tensor, place: str) -> None:
 
 def _check_head(event: Event) -> None:
     """One expression for the usual case; what is wrong is worked out only where something is."""
+    _check_ids(type(event), event.run_id, event.episode_id, event.producer_id, event.trace_id)
     step = event.step
     sim_time = event.sim_time
-    trace_id = event.trace_id
-    episode_id = event.episode_id
     if (
         event.attempt >= 1
         and event.producer_seq >= 0
         and event.occurred_at >= 0
         and (step is None or step >= 0)
         and (sim_time is None or math.isfinite(sim_time))
-        and len(trace_id) == 32
-        and _HEX.issuperset(trace_id)
-        and trace_id != _NO_TRACE
-        and 0 < len(event.producer_id) <= MAX_ID_CHARACTERS
-        and 0 < len(episode_id) <= MAX_ID_CHARACTERS
-        and 0 < len(event.run_id) <= MAX_ID_CHARACTERS
-        and event.producer_id.isprintable()
-        and episode_id.isprintable()
-        and event.run_id.isprintable()
     ):
         return
     _at_least("attempt", event.attempt, 1)
@@ -141,12 +132,17 @@ def _check_head(event: Event) -> None:
     _at_least("occurred_at", event.occurred_at, 0)
     _at_least("step", step, 0)
     _finite("sim_time", sim_time)
+
+
+@lru_cache(maxsize=8192)
+def _check_ids(cls: type[Event], run_id: str, episode_id: str, producer_id: str, trace_id: str) -> None:
+    """The ids of a head, which are the same for all events of a producer in an attempt. (What raises isn't cached.)"""
+    needed = BY_CLASS[cls].topic in (EPISODE_EVENTS, EPISODE_COMMANDS)
+    _id("run_id", run_id, needed=needed)
+    _id("episode_id", episode_id, needed=needed)
+    _id("producer_id", producer_id)
     if len(trace_id) != 32 or not _HEX.issuperset(trace_id) or trace_id == _NO_TRACE:
         raise RefusalError("trace-id", f"trace_id {trace_id[:40]!r}: 32 lower-case hex digits are needed, not all zero")
-    needed = BY_CLASS[type(event)].topic in (EPISODE_EVENTS, EPISODE_COMMANDS)
-    _id("producer_id", event.producer_id)
-    _id("run_id", event.run_id, needed=needed)
-    _id("episode_id", episode_id, needed=needed)
 
 
 def _id(name: str, text: str, *, needed: bool = True) -> None:
