@@ -80,7 +80,7 @@ class PolicyProcess:
         self.close()
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> PolicyDescription:
-        """Start the process and load the policy.
+        """Start the process and load the policy. A start that fails leaves no process behind.
 
         Raises:
             ProcessFailedError: see there.
@@ -93,7 +93,7 @@ class PolicyProcess:
             "options": {name: value for name, value in policy.options.items() if name not in ours},
             "defects": [{"kind": defect.kind, "options": defect.options} for defect in policy.defects],
         }
-        body = self._process.call("open", request, (), timeout_s).body
+        body = self._process.open(request, timeout_s)
         needs = dict.fromkeys((*needs_of(policy), *body["needs"]))
         return PolicyDescription(
             name=policy.name, version=policy.version, checkpoint=body["checkpoint"], needs=tuple(needs)

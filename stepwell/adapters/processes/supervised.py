@@ -126,6 +126,18 @@ class SupervisedProcess:
         if hello.body.get("hello") != self._module:
             self._fail_protocol(f"said {hello.body!r} instead of hello")
 
+    def open(self, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """The first call: load what the process is for. Where that fails, the process is ended.
+
+        Raises:
+            ProcessFailedError: as for `call`.
+        """
+        try:
+            return self.call("open", body, (), timeout_s).body
+        except BaseException:
+            self.close()
+            raise
+
     def call(self, operation: str, body: Mapping[str, Any], arrays: Sequence[Array], timeout_s: float) -> Message:
         """Ask, and wait for the answer.
 

@@ -132,7 +132,7 @@ class SimulatorProcess:
         self.close()
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> SimulatorDescription:
-        """Start the process and open the task.
+        """Start the process and open the task. A start that fails leaves no process behind.
 
         Raises:
             ProcessFailedError: see there.
@@ -145,7 +145,7 @@ class SimulatorProcess:
             "scene": spec.scene,
             "perturbation": spec.perturbation,
         }
-        body = self._process.call("open", request, (), timeout_s).body
+        body = self._process.open(request, timeout_s)
         action = body["action"]
         self.description = SimulatorDescription(
             simulator=spec.simulator,
