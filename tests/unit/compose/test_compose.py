@@ -151,9 +151,13 @@ def test_every_volume_is_declared_and_used() -> None:
     assert named == set(STACK["volumes"])
 
 
-def test_worker_slots_are_unique() -> None:
-    slots = [SERVICES[name]["environment"]["STEPWELL_WORKER_SLOT"] for name in OURS if name not in ONCE]
-    assert len(slots) == len(set(slots))
+def test_no_two_workers_of_a_kind_share_a_slot() -> None:
+    slots = [
+        (*SERVICES[name]["command"], SERVICES[name]["environment"]["STEPWELL_WORKER_SLOT"])
+        for name in OURS
+        if name not in ONCE
+    ]
+    assert len(slots) == len(set(slots)) == 3
 
 
 def test_dockerfile_is_pinned_locked_and_unprivileged() -> None:
