@@ -239,3 +239,23 @@ class TransactionCases:
             producer.send_offsets({moved: 1}, first.consumer.membership())
         producer.abort()
         assert lab.admin().group_positions(group, topic)[moved] is None
+
+    def test_a_membership_from_before_a_rebalance_is_refused(self, lab: LogLab) -> None:
+        """The partition went to another member and came back: what was read before may have been done by the other."""
+        topic, group = lab.topic(), lab.unique("group")
+        lab.append(topic, [b"a"])
+        first = lab.member(group, topic)
+        lab.settle([first], [topic])
+        old = first.consumer.membership()
+        second = lab.member(group, topic)
+        lab.settle([first, second], [topic])
+        moved = min(second.owned)
+        second.consumer.close()
+        second.owned.clear()
+        lab.settle([first], [topic])
+        producer = lab.transactional()
+        producer.begin()
+        with pytest.raises(FencedError):
+            producer.send_offsets({moved: 1}, old)
+        producer.abort()
+        assert lab.admin().group_positions(group, topic)[moved] is None

@@ -190,9 +190,10 @@ class LocalConsumer:
             self._lost(membership, seen)
             return True
         held = {self._catalog.slot(source): source for source in self._reader.sources()}
-        going = [slot for slot in held if slot not in seen.targets]
+        # Besides what is held, what an earlier `poll` could not let go of because the log was away.
+        going = seen.owned.union(held) - seen.targets
         if going:
-            self._give_up(membership, {slot: held[slot] for slot in going})
+            self._give_up(membership, going, [source for slot, source in held.items() if slot in going])
             return True
         coming = sorted(slot for slot in seen.targets if slot not in held)
         if coming:
@@ -202,12 +203,15 @@ class LocalConsumer:
 
     def _join(self, topics: list[str]) -> None:
         group = self._need_group("subscribe")
-        with self._store.write() as connection:
-            self._membership = join(connection, group, topics, self._instance_id, int(self._timeout_s * 1_000_000))
+        heartbeat_store = self._heartbeat_store()
+        try:
+            with self._store.write() as connection:
+                self._membership = join(connection, group, topics, self._instance_id, int(self._timeout_s * 1_000_000))
+        except BaseException:
+            heartbeat_store.close()
+            raise
         self._seen_epoch = -1
-        self._heartbeat = _Heartbeat(
-            self._heartbeat_store(), self._membership, self._timeout_s / 3, self._poll_interval_max_s
-        )
+        self._heartbeat = _Heartbeat(heartbeat_store, self._membership, self._timeout_s / 3, self._poll_interval_max_s)
         self._heartbeat.start()
 
     def _lost(self, membership: LocalMembership, seen: GroupView) -> None:
@@ -224,12 +228,12 @@ class LocalConsumer:
                 "this one must stop"
             )
 
-    def _give_up(self, membership: LocalMembership, going: Mapping[int, TopicPartition]) -> None:
+    def _give_up(self, membership: LocalMembership, slots: Iterable[int], held: list[TopicPartition]) -> None:
         try:
-            self._revoke(list(going.values()))
+            self._revoke(held)
         finally:
             with self._store.write() as connection:
-                self._membership = release(connection, membership, going)
+                self._membership = release(connection, membership, slots)
 
     def _take(self, membership: LocalMembership, coming: list[int]) -> bool:
         with self._store.write() as connection:
@@ -247,12 +251,11 @@ class LocalConsumer:
         self._reader.add(positions)
         if self._on_assign is not None:
             try:
-                chosen = self._on_assign(list(positions)) or {}
+                for source, position in (self._on_assign(list(positions)) or {}).items():
+                    self._reader.seek(source, position)
             except BaseException:
                 self._reader.remove(positions)  # so that the next poll hands them out again
                 raise
-            for source, position in chosen.items():
-                self._reader.seek(source, position)
         return True
 
     def _revoke(self, sources: list[TopicPartition]) -> None:

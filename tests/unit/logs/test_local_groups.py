@@ -225,3 +225,33 @@ def test_a_commit_that_found_the_log_away_can_be_made_again(tmp_path: Path, monk
     admin = log.admin()
     assert admin.watermarks("things")[SOURCES[0]].high == 1
     admin.close()
+
+
+def test_a_member_that_found_the_log_away_lets_go_and_joins_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LocalLog(tmp_path, topics=[TOPIC])
+    monkeypatch.setattr(local_store, "BUSY_TIMEOUT_S", 0.2)
+    first, second, late = Member(log), Member(log), Member(log)
+    _until(lambda: len(first.owned) == 4, first)
+    second.poll()
+    holder = local_store.open_store(tmp_path)
+    with holder.write():
+        with pytest.raises(LogUnavailableError):
+            first.consumer.poll(1, 0)
+        with pytest.raises(LogUnavailableError):
+            late.consumer.poll(1, 0)
+    _until(lambda: _shared(first, second), first, second)
+    late.poll()
+    _until(lambda: _shared(first, second, late), first, second, late)
+    for client in (first.consumer, second.consumer, late.consumer, holder):
+        client.close()
+
+
+def test_a_position_for_a_partition_that_was_not_handed_out_is_told(log: LocalLog) -> None:
+    consumer = log.consumer("group")
+    consumer.subscribe(["things"], lambda sources: {SOURCES[2]: 7, TopicPartition("things", 9): 1})
+    for _ in range(2):
+        with pytest.raises(LogError, match="things/9 is not assigned"):
+            consumer.poll(1, 0)
+    consumer.close()
