@@ -9,6 +9,7 @@ import pytest
 from stepwell.adapters.logs import local_store
 from stepwell.adapters.logs.local import LocalLog
 from stepwell.adapters.logs.local_consumer import LocalConsumer
+from stepwell.adapters.logs.local_groups import join, release, take, view
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.engine.ports import OutgoingRecord, TopicPartition
 from stepwell.events.topics import Topic
@@ -255,3 +256,22 @@ def test_a_position_for_a_partition_that_was_not_handed_out_is_told(log: LocalLo
         with pytest.raises(LogError, match="things/9 is not assigned"):
             consumer.poll(1, 0)
     consumer.close()
+
+
+def test_a_partition_is_taken_only_once_it_is_free(tmp_path: Path) -> None:
+    LocalLog(tmp_path, topics=[TOPIC])
+    store = local_store.open_store(tmp_path)
+    with store.write() as connection:
+        first, _ = take(connection, join(connection, "group", ["things"], None, 10**9), [1, 2, 3, 4])
+        second = join(connection, "group", ["things"], None, 10**9)
+        (target,) = connection.execute(
+            "SELECT min(slot) FROM ownership WHERE target = ?", (second.member_id,)
+        ).fetchone()
+        assert target in view(connection, first, None).owned
+        assert view(connection, second, None).targets == frozenset()
+        assert take(connection, second, [target]) == (second, [])
+        first = release(connection, first, [target])
+        assert view(connection, second, None).targets == {target}
+        assert take(connection, second, [1, 2, 3, 4])[1] == [target]
+        assert take(connection, first, [target])[1] == []
+    store.close()
