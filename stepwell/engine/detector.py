@@ -146,6 +146,8 @@ class Detector:
             self._place(state, episode, entry, old)
         else:
             state.forgotten[episode] = verdict.revision
+        if known is None and entry.bearing != "counts":
+            return []  # at the end of its row it completes nothing
         withdrawn = self._recheck(state, episode, entry, position) if known is not None else []
         opened = self._judge_row(state, entry.row, position)
         if old is not None and old.row != entry.row:

@@ -124,6 +124,7 @@ class ExactlyOnceLoop:
         clock: time.
         report: where to say what happened.
         sizer: batch sizes.
+        poll_timeout_s: how long a poll may wait for records.
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class ExactlyOnceLoop:
         clock: Clock,
         report: Report,
         sizer: BatchSizer | None = None,
+        poll_timeout_s: float = POLL_TIMEOUT_S,
     ) -> None:
         self._log = log
         self._group = group
@@ -146,6 +148,7 @@ class ExactlyOnceLoop:
         self._clock = clock
         self._report = report
         self._sizer = sizer or BatchSizer()
+        self._poll_timeout_s = poll_timeout_s
         self._consumer: Consumer | None = None
         self._producer: TransactionalProducer | None = None
         self._owned: set[TopicPartition] = set()
@@ -228,7 +231,7 @@ class ExactlyOnceLoop:
 
     def _step(self) -> int:
         consumer, producer = self._connect()
-        batches = consumer.poll(self._sizer.size, POLL_TIMEOUT_S)
+        batches = consumer.poll(self._sizer.size, self._poll_timeout_s)
         restored = self._owned - self._processors.keys()
         for source in sorted(restored):
             self._restore_one(consumer, source)

@@ -3,8 +3,6 @@
 import time
 from typing import Any
 
-import msgspec
-
 from stepwell.events.ids import derived_event_id
 from stepwell.events.model import (
     ActionSent,
@@ -93,14 +91,14 @@ class Facts:
     def paused(self) -> Event:
         return EpisodePaused(**self.head("host"), reason="look")
 
-    def whole(
-        self, steps: int = 3, *, success: bool = False, announced: bool = True, policy: str = "expert"
-    ) -> list[Event]:
+    def begun(self, steps: int = 1, policy: str = "expert") -> list[Event]:
+        """An episode that goes on."""
         out = [self.requested(policy), self.claimed(), self.ready(), self.started()]
         for k in range(steps):
             out += self.step(k)
-        return [*out, self.ended(steps, success=success, announced=announced)]
+        return out
 
-
-def later(event: Event, seconds: float) -> Event:
-    return msgspec.structs.replace(event, occurred_at=event.occurred_at + int(seconds * 1e6))
+    def whole(
+        self, steps: int = 3, *, success: bool = False, announced: bool = True, policy: str = "expert"
+    ) -> list[Event]:
+        return [*self.begun(steps, policy), self.ended(steps, success=success, announced=announced)]

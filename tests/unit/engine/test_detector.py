@@ -347,7 +347,7 @@ def play(events: list[object], cuts: set[int]) -> tuple[bytes, list[Event]]:
     return dump(state), out
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(EVENTS, st.sets(st.integers(0, 59)))
 def test_a_restart_anywhere_changes_nothing(events: list[object], cuts: set[int]) -> None:
     """Same bytes, same events, no id twice, and every standing trigger has its row."""
@@ -358,7 +358,7 @@ def test_a_restart_anywhere_changes_nothing(events: list[object], cuts: set[int]
     assert [event.producer_seq for event in whole_out] == list(range(len(whole_out)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(EVENTS)
 def test_repeating_every_event_changes_no_output(events: list[object]) -> None:
     """At-least-once delivery of verdicts and answers gives the same requests."""
@@ -367,7 +367,7 @@ def test_repeating_every_event_changes_no_output(events: list[object]) -> None:
     assert [(event.TYPE, getattr(event, "trigger_id", "")) for event in play(doubled, set())[1]] == names
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(EVENTS)
 def test_standing_triggers_rest_on_a_row_that_a_plain_reading_finds(events: list[object]) -> None:
     """Against a plain reading of the history: a trigger stands exactly while its policy has a row with its episodes."""
