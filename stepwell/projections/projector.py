@@ -6,9 +6,11 @@ is doubt (a new assignment, a lost connection, a position that another projector
 the partition goes on from there.
 """
 
+import contextlib
+import gc
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import structlog
 
@@ -152,8 +154,9 @@ class Projector:
         if self._writer is None or self._connection is None or self._deadline is None:
             self._placed.pop(batch.source, None)
             return
-        items = self._items(batch)
         try:
+            with _without_collector():
+                items = self._items(batch)
             with named_errors(self._url), self._deadline.on(self._connection):
                 written = self._writer.write(batch, items)
         except SinkFencedError as error:
@@ -327,3 +330,18 @@ class Projector:
                 consumer.commit(positions)
             except LogError as error:
                 _log.debug("position not committed on the log", projector=self._name, reason=str(error))
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """No cyclic garbage collection in the block: a batch makes many records at once, and none of them is garbage yet.
+
+    Measured: a quarter of the time that a batch takes to decode.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,9 +1,9 @@
 """PostgreSQL from a Python wheel, in a directory of its own: the database that needs no installation.
 
-One server serves every process that names the same directory: the first starts it, the others find it running, the last
-to call `EmbeddedPostgres.stop` ends it, unless somebody asked to keep it (``stepwell db url`` does). Users are counted by
-a shared file lock, which the kernel gives back however a process dies. A server whose users all died stays up until
-somebody stops it (``stepwell db stop``).
+One server serves every process that names the same directory: the first starts it, the others find it running, the
+last to call `EmbeddedPostgres.stop` ends it, unless somebody asked to keep it (``stepwell db url`` does). Users are
+counted by a shared file lock, which the kernel gives back however a process dies. A server whose users all died stays
+up until somebody stops it (``stepwell db stop``).
 
 It listens on 127.0.0.1 only, asks for a password (SCRAM) that lies beside the data with mode 0600, and keeps its port
 over restarts, so that psql and Grafana find it again::

@@ -1,0 +1,59 @@
+"""Names of the database's errors."""
+
+import psycopg
+import pytest
+
+from stepwell.exceptions import ConfigurationError, DatabaseError, DatabaseUnavailableError
+from stepwell.projections import queries
+from stepwell.projections.database import connect, named_errors
+from stepwell.projections.migrate import packaged
+from stepwell.projections.tables import KINDS
+
+URL = "postgresql://u:secret@127.0.0.1:1/x"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (psycopg.OperationalError("server closed the connection"), DatabaseUnavailableError),
+        (psycopg.errors.AdminShutdown("terminating"), DatabaseUnavailableError),
+        (psycopg.errors.CrashShutdown("terminating"), DatabaseUnavailableError),
+        (psycopg.errors.CannotConnectNow("starting up"), DatabaseUnavailableError),
+        (psycopg.errors.QueryCanceled("statement timeout"), DatabaseUnavailableError),
+        (psycopg.errors.DeadlockDetected("deadlock"), DatabaseUnavailableError),
+        (psycopg.errors.SerializationFailure("serialise"), DatabaseUnavailableError),
+        (psycopg.errors.LockNotAvailable("lock timeout"), DatabaseUnavailableError),
+        (psycopg.errors.DiskFull("no space left"), DatabaseUnavailableError),
+        (psycopg.errors.TooManyConnections("too many"), DatabaseUnavailableError),
+        (psycopg.errors.IdleInTransactionSessionTimeout("idle"), DatabaseUnavailableError),
+        (psycopg.errors.InvalidPassword("no"), DatabaseError),
+        (psycopg.OperationalError('FATAL: password authentication failed for user "u"'), DatabaseError),
+        (psycopg.errors.UndefinedTable("no such table"), DatabaseError),
+        (psycopg.errors.InsufficientPrivilege("denied"), DatabaseError),
+    ],
+)
+def test_errors_are_named_and_hide_the_password(error: psycopg.Error, kind: type[DatabaseError]) -> None:
+    with pytest.raises(DatabaseError) as raised, named_errors(URL):
+        raise error
+    assert type(raised.value) is kind
+    assert "secret" not in str(raised.value)
+    assert "127.0.0.1:1" in str(raised.value)
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(DatabaseUnavailableError, match=r"127\.0\.0\.1"):
+        connect(URL, application="test")
+
+
+def test_a_url_that_is_none() -> None:
+    with pytest.raises(ConfigurationError, match="Write postgresql://"):
+        connect("postgresql://h:1/x?nonsense=1", application="test")
+
+
+def test_every_merge_has_its_query() -> None:
+    known = queries.load("projector")
+    assert {kind.merge for kind in KINDS.values() if kind.merge} <= set(known)
+
+
+def test_packaged_migrations_are_numbered_without_a_hole() -> None:
+    assert [migration.version for migration in packaged()] == list(range(1, len(packaged()) + 1))

@@ -1,0 +1,120 @@
+"""What a record becomes in the tables, without a database."""
+
+import json
+import math
+import struct
+from typing import Any
+
+import pytest
+
+from stepwell.events import model
+from stepwell.events.codec import Codec
+from stepwell.events.routing import topic_of
+from stepwell.events.topics import BY_NAME, DEAD_LETTERS, EPISODE_COMMANDS, POLICY_EVENTS
+from stepwell.projections.copy_format import encode_rows
+from stepwell.projections.rows import PROJECTED_TOPICS, Source, rows_of
+from stepwell.projections.tables import KINDS, reduce_rows
+from tests.unit.events.records import CLASSES, sample
+
+CODEC = Codec()
+
+# Kinds of records that no table holds, each with the reason.
+IN_NO_TABLE = {
+    "agent::started", "sim::ready", "episode::ended", "episode::failed", "episode::aborted", "episode::paused",
+    "episode::resumed", "episode::checkpoint_saved", "episode::intervened",  # told by snapshots and verdicts
+    "episode::stalled", "episode::timed_out", "episode::sealed",  # likewise
+    "operator::commanded",  # what came of it is a fact of its own
+    "engine::position_saved",  # the engine's own book-keeping
+}  # fmt: skip
+
+
+def named(row: Any) -> dict[str, Any]:
+    return dict(zip(KINDS[row.kind].columns, row.values, strict=True))
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.TYPE)
+def test_every_record_has_its_rows_or_is_known_to_have_none(cls: Any) -> None:
+    record = sample(cls)
+    source = Source(topic_of(record), 1, 2, 3)
+    rows = rows_of(record, source)
+    assert bool(rows) == (cls.TYPE not in IN_NO_TABLE)
+    for row in rows:
+        kind = KINDS[row.kind]
+        assert len(row.values) == len(kind.columns)
+        assert None not in [row.values[position] for position in kind.key]
+        encode_rows(kind.types, [row.values])
+
+
+def test_a_record_on_a_wrong_topic_has_no_rows() -> None:
+    assert rows_of(sample(model.StepDone), Source(POLICY_EVENTS, 0, 0, 0)) == ()
+
+
+def test_all_topics_but_the_commands_are_projected() -> None:
+    assert set(PROJECTED_TOPICS) == set(BY_NAME) - {EPISODE_COMMANDS}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "packed", "wanted"),
+    [
+        ("float32", struct.pack("<2f", 0.5, -math.inf), [0.5, -math.inf]),
+        ("float64", struct.pack("<2d", 1e300, 0.1), [1e300, 0.1]),
+        ("int32", struct.pack("<2i", -1, 2**31 - 1), [-1, 2**31 - 1]),
+        ("int64", struct.pack("<2q", -1, 2**53), [-1, 2**53]),
+        ("uint8", bytes([0, 255]), [0, 255]),
+        ("bool", bytes([1, 0]), [1, 0]),
+    ],
+)
+def test_actions_of_every_dtype(dtype: str, packed: bytes, wanted: list[float]) -> None:
+    tensor = model.Tensor(name="action", dtype=dtype, shape=(1, 2), data=packed)
+    event = model.ActionSent(**{**fields(sample(model.ActionSent)), "action": tensor})
+    assert named(rows_of(event, Source(topic_of(event), 0, 0, 0))[0])["action"] == wanted
+
+
+def test_an_action_kept_elsewhere_is_a_reference() -> None:
+    tensor = model.Tensor(name="action", dtype="float32", shape=(9, 9), data=b"", uri="s3://b/k", sha256=bytes(32))
+    event = model.ActionSent(**{**fields(sample(model.ActionSent)), "action": tensor})
+    row = named(rows_of(event, Source(topic_of(event), 0, 0, 0))[0])
+    assert (row["action"], row["action_uri"]) == (None, "s3://b/k")
+
+
+def test_metrics_keep_what_json_cannot_say() -> None:
+    metrics = tuple(model.Metric(name=str(n), value=v) for n, v in enumerate((0.1, math.nan, math.inf, -math.inf)))
+    event = model.StepDone(**{**fields(sample(model.StepDone)), "metrics": metrics})
+    row = named(rows_of(event, Source(topic_of(event), 0, 0, 0))[0])
+    assert json.loads(row["metrics"]) == {"0": 0.1, "1": "nan", "2": "inf", "3": "-inf"}
+
+
+def test_dead_letters_take_anything() -> None:
+    letter = model.DeadLetter(
+        kind="violation", reason="\0", detail="\0", source_topic="t", source_partition=0, source_offset=0,
+        source_timestamp=-5, source_key=None, source_value=None,
+        source_headers=(model.HeaderField(name="\0", value=None),), attempt=-1, reported_by="\0",
+    )  # fmt: skip
+    (row,) = rows_of(letter, Source(DEAD_LETTERS, 0, 0, 0))
+    assert "\0" not in repr(row.values)
+    assert (named(row)["logged_at"], named(row)["attempt"]) == (None, None)
+
+
+def test_rows_of_one_key_meet() -> None:
+    facts, status, runs, steps = (KINDS[name] for name in ("attempt_facts", "attempt_status", "runs", "episodes"))
+    none = (None,) * 3
+    requested, claimed = ("e", 1, "r", 10, None, None, *none), ("e", 1, "r", *none, 20, "lab", 5)
+    second = ("e", 1, "r", *none, 30, "other", 6)
+    assert reduce_rows(facts, [requested, claimed, second]) == [("e", 1, "r", 10, None, None, 20, "lab", 5)]
+    old, new = (("e", 1, *[value] * 14) for value in ("old", "new"))
+    assert reduce_rows(status, [old, new]) == [new]
+    assert reduce_rows(runs, [("r", "ada", 7), ("r", "bob", 5), ("r", "eve", 6)]) == [("r", "bob", 5)]
+    assert reduce_rows(steps, [("e", 1), ("f", 2), ("e", 3)]) == [("e", 1), ("f", 2)]
+
+
+def test_numbers_that_do_not_fit_are_refused_before_they_are_sent() -> None:
+    with pytest.raises(struct.error):
+        encode_rows(["int"], [(2**31,)])
+    with pytest.raises(struct.error):
+        encode_rows(["time"], [(-(2**63),)])
+    with pytest.raises(UnicodeEncodeError):
+        encode_rows(["text"], [("\ud800",)])
+
+
+def fields(record: Any) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in type(record).__struct_fields__}
