@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stepwell.cli.resources import opened_log
+from stepwell.cli.tables import plain_table
 from stepwell.exceptions import ConfigurationError, NotFoundError, VerificationError
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ def episodes(
     as_json: JsonOption = False,
 ) -> None:
     """List episodes, folded from the log."""
-    from rich.box import SIMPLE
     from rich.console import Console
-    from rich.table import Table
 
     from stepwell.adapters.history import fold_episodes
     from stepwell.events.codec import Codec
@@ -60,9 +59,7 @@ def episodes(
     if as_json:
         _print_json(shown)
         return
-    table = Table(box=SIMPLE)
-    for name in ("episode", "policy", "where", "seed", "outcome", "cause (fault)", "steps"):
-        table.add_column(name, no_wrap=name == "episode", overflow="fold")
+    table = plain_table("episode", "policy", "where", "seed", "outcome", "cause (fault)", "steps", whole=("episode",))
     for row in shown:
         where = row["scene"] if row["perturbation"] in ("none", "") else f"{row['scene']} + {row['perturbation']}"
         cause = f"{row['failure_type']} ({row['fault']})" if row["failure_type"] else ""

@@ -3,18 +3,28 @@
 import signal
 import subprocess
 import threading
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stepwell.cli.resources import opened_log
+from stepwell.cli.tables import plain_table
 
 if TYPE_CHECKING:
     from stepwell.events.model import RetrainRequested
 
 OUTPUT_CHARS_MAX = 4_000
 EXIT_INTERRUPTED = 130
+
+
+class Answer(StrEnum):
+    """What a successful command is answered with."""
+
+    ACCEPTED = "accepted"
+    DONE = "done"
+
 
 retrain = typer.Typer(help="Requests to retrain: receive and answer them.", no_args_is_help=True)
 
@@ -32,11 +42,14 @@ def listen(
     group: Annotated[str, typer.Option(help="Consumer group; each request goes to one member of it.")] = "trainer",
     policy: Annotated[list[str] | None, typer.Option(help="Only requests for this policy; may be repeated.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Leave after so many requests.")] = None,
+    answer: Annotated[
+        Answer, typer.Option(help="What exit code 0 means: the request was taken (accepted), or all is done.")
+    ] = Answer.DONE,
     output: Annotated[Path | None, typer.Option(help="Append each request as a line of JSON to this file.")] = None,
 ) -> None:
     """Run a command for each retrain request and answer with how it went.
 
-    The command's exit code 0 is answered as done, any other as failed, with the end of its output. A last output line
+    Exit code 0 is answered as done (or as --answer says), any other as failed, with the end of the output. A last line
     "checkpoint: NAME" names the new checkpoint. A request whose handling was cut off comes again: take its trigger_id
     as the idempotency key.
     """
@@ -57,10 +70,11 @@ def listen(
                 if not isinstance(request, RetrainRequested):
                     continue
                 _keep(output, request)
-                answer = _run(run, request, stop)
-                if answer is None:
+                result = _run(run, request, stop)
+                if result is None:
                     raise typer.Exit(EXIT_INTERRUPTED)  # not marked as handled: it comes again
-                status, detail, checkpoint = answer
+                succeeded, detail, checkpoint = result
+                status = answer.value if succeeded else "failed"
                 subscription.answer(request, status, detail=detail, new_checkpoint=checkpoint)
                 typer.echo(f"{request.trigger_id}  {request.policy}  {status}")
                 seen += 1
@@ -73,7 +87,6 @@ def list_requests(
 ) -> None:
     """List the requests in the log, with what became of each."""
     from rich.console import Console
-    from rich.table import Table
 
     from stepwell.adapters.retrain_history import read_requests
     from stepwell.events.codec import Codec
@@ -85,7 +98,7 @@ def list_requests(
         for entry in entries:
             typer.echo(to_json(entry.request))
         return
-    table = Table("trigger", "policy", "failure type", "evidence", "state")
+    table = plain_table("trigger", "policy", "failure type", "evidence", "state", whole=("trigger",))
     for entry in entries:
         table.add_row(
             entry.request.trigger_id,
@@ -105,8 +118,8 @@ def _keep(output: Path | None, request: "RetrainRequested") -> None:
             file.write(as_json(request) + "\n")
 
 
-def _run(command: str, request: "RetrainRequested", stop: threading.Event) -> tuple[str, str, str | None] | None:
-    """Run the command to its end: (status, end of its output, new checkpoint). None where ``stop`` cut it off."""
+def _run(command: str, request: "RetrainRequested", stop: threading.Event) -> tuple[bool, str, str | None] | None:
+    """Run the command to its end: (whether it succeeded, end of its output, new checkpoint); None where it was cut."""
     from stepwell.events.plain import as_json
 
     process = subprocess.Popen(  # noqa: S602 (a shell command is what the user asked for)
@@ -134,9 +147,8 @@ def _run(command: str, request: "RetrainRequested", stop: threading.Event) -> tu
     checkpoint = (
         lines[-1].removeprefix("checkpoint:").strip() if lines and lines[-1].startswith("checkpoint:") else None
     )
-    status = "done" if process.returncode == 0 else "failed"
     detail = output[-OUTPUT_CHARS_MAX:].strip() or f"exit code {process.returncode}"
-    return status, detail, checkpoint
+    return process.returncode == 0, detail, checkpoint
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

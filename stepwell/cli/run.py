@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stepwell.cli.resources import opened_log
+from stepwell.cli.tables import plain_table
 from stepwell.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -83,11 +84,9 @@ def run(
 
 def print_summary(console: "Console", summary: "Summary") -> None:
     """Counts and rates with Wilson intervals, by policy, scene and perturbation."""
-    from rich.table import Table
-
     from stepwell.adapters.runs.summary import describe_rate
 
-    table = Table("policy", "scene", "planned", "success of scored (95 %)", "what went wrong, and whose fault")
+    table = plain_table("policy", "scene", "planned", "success of scored (95 %)", "cause (fault)", whole=("policy",))
     for group in summary.groups:
         causes = "\n".join(f"{n} × {what} ({fault})" for (fault, what), n in sorted(group.causes.items()))
         tally = group.tally
