@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -23,6 +23,7 @@ REFERENCE = Tensor(name="f", dtype="uint8", shape=(2,), data=b"", uri="s3://f", 
 
 
 @given(dtypes.flatmap(lambda dtype: npst.arrays(dtype, npst.array_shapes(min_dims=0, min_side=0, max_side=4))))
+@settings(deadline=None)
 def test_numpy_and_lists_agree(values: Any) -> None:
     made = tensor("x", values)
     assert (made.dtype, made.shape) == (values.dtype.name, values.shape)
@@ -85,6 +86,7 @@ def test_nothing_is_cast(values: Any, dtype: str | None, shape: tuple[int, ...] 
 
 
 @given(st.lists(st.floats(width=32), max_size=80), st.sampled_from(["float32", "float64"]))
+@settings(deadline=None)
 def test_is_finite(values: list[float], dtype: str) -> None:
     assert is_finite(tensor("x", values, dtype)) == all(map(math.isfinite, values))
 

@@ -24,7 +24,9 @@ PARSED = {
     version.id: fastavro.parse_schema(without_logical_types(version.schema)) for version in packaged_schemas().versions
 }
 STEP: StepDone = sample(StepDone)
-slow_to_build = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+slow_to_build = settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 
 
 def same(left: Any, right: Any) -> bool:

@@ -142,7 +142,7 @@ def test_text_must_be_utf8() -> None:
 
 
 @given(st.integers(5, len(VALUE) - 1), st.binary(min_size=1, max_size=12), st.integers(0, 12))
-@settings(max_examples=600)
+@settings(deadline=None, max_examples=600)
 def test_damage_is_refused_or_is_another_record(at: int, put: bytes, cut: int) -> None:
     """Whatever decodes is a record in full: it encodes again, and decodes to the same."""
     damaged = VALUE[:at] + put + VALUE[at + cut :]
@@ -155,7 +155,7 @@ def test_damage_is_refused_or_is_another_record(at: int, put: bytes, cut: int) -
 
 
 @given(st.binary(max_size=200), st.sampled_from([version.id for version in packaged_schemas().versions]))
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 def test_noise_is_refused(noise: bytes, schema_id: int) -> None:
     fingerprint = packaged_schemas().by_id(schema_id).fingerprint.encode()
     with pytest.raises(DecodeError):
