@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stepwell.adapters.processes.frames import Array, Message, encode, read_exactly, read_message
+from stepwell.adapters.processes.frames import Array, Message, encode, read_message
 
 Reply = tuple[dict[str, Any], Sequence[Array]]
 MESSAGE_CHARS_MAX = 4_000
@@ -20,7 +20,8 @@ def serve(channel: socket.socket, handle: Callable[[str, Message], Reply]) -> No
     attribute ``failure_kind`` passes that on. ``SystemExit`` ends the process, as it would anywhere.
     """
     channel.settimeout(None)
-    while (message := read_message(lambda size: read_exactly(channel, size))) is not None:
+    requests = channel.makefile("rb")  # lives as long as the process
+    while (message := read_message(requests.read)) is not None:
         number = message.body.get("id")
         operation = str(message.body.get("op"))
         if operation == "close":

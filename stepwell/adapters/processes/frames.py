@@ -11,7 +11,6 @@ reads.
 
 import json
 import math
-import socket
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -114,19 +113,3 @@ def _check_lengths(header_bytes: int, payload_bytes: int) -> None:
             f"a frame of {header_bytes} + {payload_bytes} bytes is larger than"
             f" {HEADER_BYTES_MAX} + {PAYLOAD_BYTES_MAX} bytes"
         )
-
-
-def read_exactly(channel: socket.socket, size: int) -> bytes:
-    """``size`` bytes, fewer only where the stream ends first; keeps the socket's own time-out."""
-    first = channel.recv(size)
-    if len(first) == size or not first:
-        return first
-    parts = [first]
-    missing = size - len(first)
-    while missing:
-        part = channel.recv(min(missing, 1 << 20))
-        if not part:
-            break
-        parts.append(part)
-        missing -= len(part)
-    return b"".join(parts)

@@ -108,7 +108,8 @@ class _Spawner:
 
 _lock = threading.Lock()
 _spawner: _Spawner | None = None
-_running: dict[int, "subprocess.Popen[bytes]"] = {}
+_running: dict[int, tuple[int, "subprocess.Popen[bytes]"]] = {}
+"""Process id -> (who started it, the process)."""
 
 
 def spawn(
@@ -136,7 +137,7 @@ def spawn(
     finally:
         os.close(writing)
     output.drain(reading)
-    _running[popen.pid] = popen
+    _running[popen.pid] = (os.getpid(), popen)
     return popen
 
 
@@ -160,7 +161,9 @@ def kill_marked(mark: str) -> None:
 
 @atexit.register
 def _end_all() -> None:
-    for popen in list(_running.values()):
+    for owner, popen in list(_running.values()):
+        if owner != os.getpid():  # we are a fork of who started it
+            continue
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(popen.pid, signal.SIGKILL)
         with contextlib.suppress(Exception):

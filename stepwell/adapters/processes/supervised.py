@@ -73,6 +73,7 @@ class SupervisedProcess:
         self._popen: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._output = OutputTail()
+        self._arrived = bytearray()
         self._calls = 0
 
     @property
@@ -104,6 +105,7 @@ class SupervisedProcess:
             str(self._interpreter), "-P", str(BOOTSTRAP), str(theirs.fileno()), str(os.getpid()), self._module,
         )  # fmt: skip
         self._output = OutputTail()
+        self._arrived.clear()
         try:
             with theirs:
                 self._popen = spawn(
@@ -193,20 +195,20 @@ class SupervisedProcess:
         return message
 
     def _read(self, size: int, deadline: float) -> bytes:
+        """``size`` bytes, fewer only at the stream's end. Takes along what has come already: mostly a whole answer."""
         assert self._channel is not None
-        parts: list[bytes] = []
-        missing = size
-        while missing:
+        while len(self._arrived) < size:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             self._channel.settimeout(left)
-            part = self._channel.recv(min(missing, 1 << 20))
+            part = self._channel.recv(1 << 20)
             if not part:
                 break
-            parts.append(part)
-            missing -= len(part)
-        return b"".join(parts)
+            self._arrived += part
+        taken = bytes(self._arrived[:size])
+        del self._arrived[:size]
+        return taken
 
     # --- failing --------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ once around them, in `session`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 Observation = dict[str, NDArray[Any]]
 """Observation key -> array."""
+
+Perturb = Callable[[mujoco.MjModel], None]
+"""Scales a model's physics by this episode's factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Simulator(ABC):
         """An observation with the right keys, shapes and dtypes; its content means nothing."""
 
     @abstractmethod
-    def reset(self, seed: int, perturb: "Perturb") -> Observation:
+    def reset(self, seed: int, perturb: Perturb) -> Observation:
         """Begin the episode that ``seed`` determines, whatever ran before.
 
         ``perturb(model)`` has to be called once, as soon as the episode's model exists.
@@ -88,13 +91,6 @@ class Simulator(ABC):
 
     def close(self) -> None:  # noqa: B027 - not all hold something
         """Free what the environment holds."""
-
-
-class Perturb:
-    """Scales a model's physics by this episode's factors; the type of what `Simulator.reset` is given."""
-
-    def __call__(self, model: mujoco.MjModel) -> None:
-        raise NotImplementedError
 
 
 def metrics_of(info: Mapping[str, Any]) -> dict[str, float]:

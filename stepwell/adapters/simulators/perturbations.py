@@ -11,7 +11,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from stepwell.adapters.simulators.base import Observation, Perturb
+from stepwell.adapters.simulators.base import Observation
 
 SCALES = ("gravity_scale", "friction_scale", "mass_scale", "actuator_scale")
 _STREAM = 0x57E9  # sets these draws apart from every other use of the seed
@@ -23,7 +23,7 @@ _FIELDS = {
 }
 
 
-class Physics(Perturb):
+class Physics:
     """Scales gravity, friction, masses (with inertias) and actuators (gain and bias: force or stiffness)."""
 
     def __init__(self, perturbation: Mapping[str, Any], seed: int) -> None:

@@ -72,7 +72,7 @@ def main(channel):
             channel.sendall(encode({"id": body["id"], "filler": "x" * 100})[:50])
             os._exit(7)
         if operation == "shut":
-            channel.close()
+            channel.shutdown(2)
             time.sleep(3600)
         if operation == "family":
             child = subprocess.Popen(["sleep", "3600"])
