@@ -29,7 +29,7 @@ consumer.subscribe(["input"])
 producer, plain = log.transactional_producer("copier"), log.producer()
 start = int(sys.argv[2])
 while True:
-    for batch in consumer.poll(13, 1):
+    for batch in consumer.poll(7, 1):
         producer.begin()
         for topic in ("one", "two"):
             producer.send(OutgoingRecord(topic, key, value) for key, value in zip(batch.keys, batch.values))

@@ -3,7 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+
+import structlog
 
 from stepwell.adapters.logs.local_append import Catalog
 from stepwell.adapters.logs.local_groups import (
@@ -26,6 +27,8 @@ from stepwell.adapters.logs.local_reader import LocalReader
 from stepwell.adapters.logs.local_store import Store
 from stepwell.engine.ports import RecordBatch, TopicPartition, Watermarks
 from stepwell.exceptions import ConfigurationError, FencedError, LogError, LogUnavailableError
+
+_log = structlog.get_logger(__name__)
 
 OnAssign = Callable[[list[TopicPartition]], Mapping[TopicPartition, int] | None]
 OnRevoke = Callable[[list[TopicPartition]], None]
@@ -163,10 +166,14 @@ class LocalConsumer:
 
     def close(self) -> None:
         """Leave the group and let go. A static member (with an instance id) keeps its place until its time-out."""
-        with suppress(Exception):  # the caller's own callback: nobody is left to hear of it
+        try:
             self._revoke(self._reader.sources())
-        with suppress(LogError):  # the others will notice by the time-out
+        except Exception as error:  # noqa: BLE001 - the caller's own callback, and close never raises
+            _log.warning("log_consumer_close", group=self._group, reason=repr(error))
+        try:
             self._leave()
+        except LogError as error:  # the others will notice by the time-out
+            _log.warning("log_consumer_close", group=self._group, reason=str(error))
         self._store.close()
 
     def _need_group(self, what: str) -> str:

@@ -4,6 +4,8 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 
+import structlog
+
 from stepwell.adapters.logs.local_append import Catalog, Outbox
 from stepwell.adapters.logs.local_groups import LocalMembership, check_membership, write_positions
 from stepwell.adapters.logs.local_store import Store
@@ -15,6 +17,7 @@ from stepwell.exceptions import FencedError, LogError, LogUnavailableError, Step
 _QUEUE_RECORDS_MAX = 100_000
 _QUEUE_BYTES_MAX = 64 * 1024 * 1024
 _CLOSE_S = 30.0
+_log = structlog.get_logger(__name__)
 
 
 class LocalProducer:
@@ -84,6 +87,10 @@ class LocalProducer:
             thread = self._thread
         if thread is not None:
             thread.join(_CLOSE_S)
+            if thread.is_alive():
+                _log.warning("log_producer_close", reason=f"not all was written in {_CLOSE_S} s")
+            if self._reason is not None:
+                _log.warning("log_producer_close", refused=self._refused, reason=str(self._reason))
         self._store.close()
 
     def _run(self) -> None:

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterator
 
+import structlog
+
 from stepwell.adapters.logs.local_store import Store, address_of, now_us
 from stepwell.exceptions import LogError
 
@@ -10,6 +12,7 @@ INTERVAL_S = 60.0
 TOMBSTONE_KEPT_MS = 24 * 3600 * 1000
 """How long a tombstone outlives compaction, so that slow readers see the deletion."""
 
+_log = structlog.get_logger(__name__)
 _CHUNK = 5_000
 _DIRTY_MIN = 1_000
 _APPENDS_BETWEEN_LOOKS = 2_000
@@ -33,8 +36,8 @@ class Upkeep:
         try:
             if self._claim():
                 maintain(self._store)
-        except LogError:
-            pass
+        except LogError as error:
+            _log.warning("log_upkeep_postponed", reason=str(error))
 
     def _claim(self) -> bool:
         due = now_us() - int(INTERVAL_S * 1_000_000)
