@@ -30,8 +30,10 @@ OnRevoke = Callable[[list[TopicPartition]], None]
 class KafkaMembership(GroupMembership):
     """The driver's proof of membership, and what the member owned when it was taken."""
 
-    def __init__(self, metadata: object, owned: frozenset[TopicPartition] | None) -> None:
+    def __init__(self, metadata: object, owned: frozenset[TopicPartition] | None, confirm: Callable[[], None]) -> None:
         self.metadata = metadata
+        self.confirm = confirm
+        """Asks the group's coordinator whether the consumer is a member now; raises `FencedError` where it is not."""
         self._owned = owned
 
     def check_owns(self, positions: Iterable[TopicPartition]) -> None:
@@ -394,7 +396,17 @@ class KafkaConsumer:
     def membership(self) -> KafkaMembership:
         """See `stepwell.engine.ports.Consumer.membership`."""
         self._need_group("membership")
-        return KafkaMembership(self._driver.consumer_group_metadata(), self._owned())
+        return KafkaMembership(self._driver.consumer_group_metadata(), self._owned(), self._confirm)
+
+    def _confirm(self) -> None:
+        """Commits what is committed already: the coordinator checks member, generation and instance at a commit."""
+        if self._fenced is not None:
+            raise self._fenced
+        if self._closed or not self._topics or not self._position:
+            raise FencedError(f"This consumer has no partitions in group {self.group} any more.")
+        source = min(self._position)
+        at = self.committed([source])[source]
+        self.commit({source: self.watermarks(source).low if at is None else at})
 
     def close(self) -> None:
         """See `stepwell.engine.ports.Consumer.close`. A static member stays in the group for its session's time."""

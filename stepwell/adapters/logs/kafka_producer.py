@@ -29,7 +29,9 @@ def _producer_options(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[
         "acks": "all",
         # librdkafka's default (CRC32) puts keys elsewhere than Java's and aiokafka's clients do.
         "partitioner": "murmur2_random",
-        "compression.type": "lz4",
+        # Every client can read gzip; for lz4 and zstd aiokafka wants one more library, which subscribers may not have.
+        "compression.type": "gzip",
+        "compression.level": 1,
         "linger.ms": 5,
         "batch.num.messages": 10_000,
         "queue.buffering.max.messages": 50_000,
@@ -156,6 +158,10 @@ class KafkaTransactionalProducer:
     When a transaction fails in a way that a fresh one can get over, it is aborted here and `TransactionAbortedError`
     is raised; after `LogUnavailableError` from `commit` the outcome is not known yet. In both cases: read again from
     the committed positions (`Consumer.committed` waits until the outcome stands), then `begin`.
+
+    When the cluster was away for longer than a transaction may last, the broker has ended the transaction and answers
+    as if another producer had taken the id. Whether that is so is then asked of the consumer group: a member that is
+    still one takes the id over again in `begin`, a zombie gets `FencedError`.
     """
 
     def __init__(self, bootstrap: str, transactional_id: str, options: Mapping[str, Any]) -> None:
@@ -167,6 +173,9 @@ class KafkaTransactionalProducer:
         self._open = False
         self._closed = False
         self._fenced: FencedError | None = None
+        self._expired: FencedError | None = None  # fenced, maybe only by our own transaction's time-out
+        self._begun_at = 0.0
+        self._membership: KafkaMembership | None = None
         self._sender: _Sender | None = None
         self._start()
 
@@ -177,7 +186,10 @@ class KafkaTransactionalProducer:
         self._check_usable()
         if self._open:
             raise LogError("A transaction is open already; commit or abort it first.")
+        if self._expired is not None:
+            self._prove_membership(self._expired)
         sender = self._sender or self._start()
+        self._begun_at = time.monotonic()
         try:
             sender.driver.begin_transaction()
         except KafkaException as error:
@@ -200,6 +212,7 @@ class KafkaTransactionalProducer:
         if not positions:
             return
         membership.check_owns(positions)
+        self._membership = membership
         offsets = [DriverPartition(source.topic, source.partition, end) for source, end in positions.items()]
         self._retrying(
             lambda: sender.driver.send_offsets_to_transaction(offsets, membership.metadata, CALL_TIMEOUT_S),
@@ -231,7 +244,7 @@ class KafkaTransactionalProducer:
                 sender.driver.flush(5.0)
             self._abort_driver(sender)
         except KafkaException as error:
-            self._lost_driver(error, "aborting")
+            self._lost_driver(to_log_error(error, f"aborting ({self.transactional_id})"))
         self._forget_refused()
 
     def close(self) -> None:
@@ -282,13 +295,9 @@ class KafkaTransactionalProducer:
         inner = kafka_error(error)
         failure = to_log_error(error, f"{doing} ({self.transactional_id})")
         if inner.fatal():
-            if isinstance(failure, FencedError):
-                self._fenced, self._open = failure, False
-                self._drop()
-                return failure
             self._open = False
-            self._lost_driver(error, doing)
-            return TransactionAbortedError(str(failure))
+            self._lost_driver(failure)
+            return self._fenced or TransactionAbortedError(str(failure))
         if isinstance(failure, LogUnavailableError):
             # Out of patience, and the outcome is open. The next `begin` takes the id over anew, which settles it.
             self._open = False
@@ -313,13 +322,27 @@ class KafkaTransactionalProducer:
                 if inner.fatal() or not inner.retriable() or time.monotonic() > deadline:
                     raise
 
-    def _lost_driver(self, error: KafkaException, doing: str) -> None:
+    def _lost_driver(self, failure: LogError) -> None:
         """The driver's object is of no more use; the next `begin` makes another, which aborts what is still open."""
-        failure = to_log_error(error, doing)
         if isinstance(failure, FencedError):
-            self._fenced = failure
+            if time.monotonic() - self._begun_at > self._settings["transaction.timeout.ms"] / 1000:
+                self._expired = failure
+            else:
+                self._fenced = failure
         _log.warning("log_transaction_reset", transactional_id=self.transactional_id, reason=str(failure))
         self._drop()
+
+    def _prove_membership(self, failure: FencedError) -> None:
+        """Take the id back only as a current member of the group; else the id's new holder would be thrown out."""
+        if self._membership is None:
+            self._fenced = failure
+            raise failure
+        try:
+            self._membership.confirm()
+        except FencedError as error:
+            self._fenced = error
+            raise
+        self._expired = None
 
     def _drop(self) -> None:
         sender, self._sender = self._sender, None
