@@ -118,9 +118,8 @@ def parse(raw: bytes, source: str) -> Document:
         text = raw.decode("utf-8")
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise SpecError(
-                    f"{source}:{event.start_mark.line + 1}: anchors and aliases are not allowed; write it out"
-                )
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise SpecError(f"{source}:{line}: anchors and aliases are not allowed; write it out")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except UnicodeDecodeError as error:
         raise SpecError(f"{source}: not UTF-8 text (byte {error.start})") from None
@@ -129,7 +128,7 @@ def parse(raw: bytes, source: str) -> Document:
         line = mark.line + 1 if mark else 1
         raise SpecError(f"{source}:{line}: not valid YAML: {error.problem or error}") from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise SpecError(f"{source}: not valid YAML: {error or 'nested too deeply'}") from None
+        raise SpecError(f"{source}: not valid YAML: {str(error) or 'nested too deeply'}") from None
     if node is None:
         raise SpecError(f"{source}: the file is empty")
     lines: dict[Path_, int] = {}
@@ -146,7 +145,7 @@ def _value(node: yaml.Node, path: Path_, lines: dict[Path_, int], source: str) -
     if isinstance(node, yaml.SequenceNode):
         return [_value(child, (*path, i), lines, source) for i, child in enumerate(node.value)]
     try:
-        return yaml.SafeLoader("").construct_object(node, deep=True)  # type: ignore[no-untyped-call]
+        return yaml.SafeLoader("").construct_object(node, deep=True)
     except (yaml.YAMLError, ValueError) as error:
         problem = getattr(error, "problem", None) or error
         raise SpecError(f"{source}:{line}: {dotted(path)}: {problem}") from None
