@@ -16,7 +16,7 @@ def test_every_table_and_view_is_explained_and_every_statement_runs(
 ) -> None:
     text = DOCS.read_text()
     names = {name for (name,) in query("SELECT relname FROM pg_class WHERE relkind IN ('r', 'v') AND relnamespace = 'stepwell'::regnamespace")}  # fmt: skip # noqa: E501
-    assert names <= set(re.findall(r"`(\w+)`", text)) | {m for m in re.findall(r"stepwell\.(\w+)", text)}
+    assert names <= set(re.findall(r"`(\w+)`", text)) | set(re.findall(r"stepwell\.(\w+)", text))
     statements = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
     assert len(statements) == 4
     with psycopg.connect(database) as connection:

@@ -1,0 +1,82 @@
+"""``stepwell db`` and ``stepwell status`` as a user runs them, on the embedded database."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from stepwell.adapters.logs.memory import MemoryLog
+from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
+from stepwell.projections.projector import Projector
+from tests.integration.projections import facts
+from tests.integration.projections.conftest import Running
+
+Stepwell = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    EmbeddedPostgres(tmp_path / "database").stop(force=True)
+
+
+@pytest.fixture
+def stepwell(home: Path) -> Stepwell:
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPWELL_")}
+        return subprocess.run(
+            [sys.executable, "-m", "stepwell", *arguments],
+            env=clean | {"STEPWELL_HOME": str(home), "COLUMNS": "200", "NO_COLOR": "1"} | environment,
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+
+    return run
+
+
+def test_from_an_empty_machine_to_the_three_answers(home: Path, stepwell: Stepwell) -> None:
+    assert stepwell("db", "status").returncode == 1
+    refused = stepwell("status")
+    assert refused.returncode == 1
+    assert "Run: stepwell db migrate" in refused.stderr
+    assert "The schema is up to date" in stepwell("db", "migrate").stdout
+    assert json.loads(stepwell("db", "status", "--json").stdout)["current"] is True
+    assert not EmbeddedPostgres(home / "database").running  # nobody uses it, so nothing is left running
+
+    url = stepwell("db", "url").stdout.strip()
+    log = MemoryLog()
+    long_ago = facts.now_us() - 90_000_000
+    facts.publish(log, [
+        facts.requested("e-[31m1"), facts.claimed("e-[31m1", occurred_at=long_ago),
+        facts.snapshot("e-[31m1", since_at=long_ago, last_event_at=long_ago, owes="agent"),
+    ])  # fmt: skip
+    with Running(Projector(log, url, facts.CODEC), log) as projector:
+        projector.wait_caught_up()
+    log.close()
+
+    shown = stepwell("status").stdout
+    assert "Running now: 1" in shown
+    assert "Stuck: 1" in shown
+    assert "e-[31m1/1" in shown  # markup in a name is only a name
+    assert "How far behind: not at all" in shown
+    answer = json.loads(stepwell("status", "--json").stdout)
+    assert [row["stuck_on"] for row in answer["stuck"]] == ["agent"]
+    assert {row["consumer"] for row in answer["lag"]} == {"stepwell-projector"}
+    with psycopg.connect(url) as connection:  # other commands came and went, the server was asked to stay
+        connection.execute("SELECT 1")
+    assert stepwell("db", "stop").stdout == "Stopped.\n"
+    assert not EmbeddedPostgres(home / "database").running
+
+
+def test_a_server_of_its_own_is_not_stopped(stepwell: Stepwell) -> None:
+    done = stepwell("db", "stop", STEPWELL_DATABASE="postgresql://u:secret@127.0.0.1:1/x")
+    assert done.returncode == 2
+    assert "does not stop it" in done.stderr
+    away = stepwell("status", STEPWELL_DATABASE="postgresql://u:secret@127.0.0.1:1/x")
+    assert away.returncode == 1
+    assert "not available" in away.stderr
+    assert "secret" not in away.stderr
