@@ -112,8 +112,7 @@ def apply_action(attempt: AttemptState, fact: ActionFact | ActionSent, nonfinite
     covered_to = attempt.covered_to
     if attempt.ready:  # else the simulator never became ready, and the action stays unexecuted
         leaves_no_hole = first <= covered_to or attempt.coverage_unknown
-        if end > covered_to:
-            covered_to = end
+        covered_to = max(covered_to, end)
         bits = (1 if leaves_no_hole else 0) | (2 if covered_to > attempt.next_step else 0)
         target = _ON_ACTION_SENT[attempt.state][bits]
         if target < 0:
@@ -169,7 +168,8 @@ def apply_step(attempt: AttemptState, fact: StepFact | StepDone, nonfinite: bool
         (1 if is_next else 0) | (2 if covered else 0) | (4 if covered_to > done else 0)
     ]
     if target < 0:
-        if attempt.state < machine.AGENT_RUNNING:
+        # The code must not depend on how far the agent's facts have come, so it is not told from the state.
+        if not attempt.ready:
             return "illegal"
         return "not_covered" if is_next else "not_next_step"
     attempt.state = target

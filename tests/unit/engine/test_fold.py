@@ -181,11 +181,11 @@ def test_a_step_before_ready_is_illegal_at_once_and_waits_for_nothing() -> None:
     assert attempt_of(state).phase == "SIM_READY"
 
 
-def test_a_step_in_sim_ready_is_illegal() -> None:
+def test_a_step_in_sim_ready_is_refused() -> None:
     story = Story().begin(started=False)
     story.action(3)  # leaves a hole: refused, so the agent has not started
     story.step(0, 0)
-    assert codes(fold_with_findings(story.facts)[1]) == [("violation", "hole"), ("violation", "illegal")]
+    assert codes(fold_with_findings(story.facts)[1]) == [("violation", "hole"), ("violation", "not_covered")]
 
 
 def test_ready_twice_is_illegal_and_nonsense_is_refused() -> None:

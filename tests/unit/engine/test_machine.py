@@ -24,7 +24,7 @@ def _model(holds: dict[str, bool]) -> Any:
     def unasked() -> bool:
         raise AssertionError("a guard was asked that GUARDS does not name for this trigger")
 
-    guards = {name: unasked for name in machine.GUARD_MEANINGS}
+    guards = dict.fromkeys(machine.GUARD_MEANINGS, unasked)
     guards |= {name: (lambda answer=answer: answer) for name, answer in holds.items()}
     return SimpleNamespace(**guards)
 
