@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,31 @@ def test_a_write_lock_held_for_too_long_is_told(tmp_path: Path, monkeypatch: pyt
             producer.flush(30)
     assert _count(log) == 0
     producer.send([OutgoingRecord("things", b"k", b"v")])
+    producer.flush(30)
+    assert _count(log) == 1
+    producer.close()
+    holder.close()
+
+
+def test_what_queued_behind_a_refused_record_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _log(tmp_path)
+    monkeypatch.setattr(local_store, "BUSY_TIMEOUT_S", 1.0)
+    producer = log.producer()
+    holder = open_store(tmp_path)
+    with holder.write():
+        producer.send([OutgoingRecord("things", b"k", b"first")])
+        while not producer._writing:
+            time.sleep(0.001)
+        producer.send([OutgoingRecord("things", b"k", b"behind it")])
+        while producer._reason is None:
+            time.sleep(0.001)
+    with pytest.raises(LogUnavailableError, match="an earlier record was refused"):
+        producer.send([OutgoingRecord("things", b"k", b"too early")])
+    with pytest.raises(LogUnavailableError, match="2 records were refused"):
+        producer.flush(30)
+    producer.flush(30)
+    assert _count(log) == 0
+    producer.send([OutgoingRecord("things", b"k", b"again")])
     producer.flush(30)
     assert _count(log) == 1
     producer.close()
