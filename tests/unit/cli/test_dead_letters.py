@@ -23,7 +23,8 @@ CODEC = Codec()
 def letter(value: bytes | None, **changes: object) -> DeadLetter:
     fields: dict[str, object] = {
         "kind": "unreadable", "reason": "magic", "detail": "the first byte is \x1b[31mred\nline",
-        "source_topic": EPISODE_EVENTS, "source_partition": 1, "source_offset": 7, "source_timestamp": 1_700_000_000_000_000, "source_key": b"ep-1",
+        "source_topic": EPISODE_EVENTS, "source_partition": 1, "source_offset": 7,
+        "source_timestamp": 1_700_000_000_000_000, "source_key": b"ep-1",
         "source_value": value, "source_headers": (HeaderField(name="a", value=b"1"), HeaderField(name="b", value=None)),
         "reported_by": "engine-0",
     }  # fmt: skip
