@@ -73,14 +73,18 @@ class Copier(threading.Thread):
     def __init__(self, log: KafkaLog, source: str, target: str) -> None:
         super().__init__(daemon=True)  # a failed test must not wait for it
         self._log, self._source, self._target = log, source, target
+        self._owned: set[TopicPartition] = set()
+        self.may_commit = threading.Event()
+        self.may_commit.set()
+        self.holds_a_transaction = threading.Event()
         self.stopping = threading.Event()
         self.setbacks: list[LogError] = []
         self.failure: BaseException | None = None
 
     def run(self) -> None:
         try:
-            self.consumer = consumer = self._log.consumer("copier-" + self._source, "slot-0")
-            consumer.subscribe([self._source])
+            consumer = self._log.consumer("copier-" + self._source, "slot-0")
+            consumer.subscribe([self._source], self._owned.update, self._owned.difference_update)
             producer = self._log.transactional_producer("copier-" + self._source)
             while not self.stopping.is_set():
                 try:
@@ -104,12 +108,15 @@ class Copier(threading.Thread):
             records = zip(batch.keys, batch.values, strict=True)
             producer.send(OutgoingRecord(self._target, key, value) for key, value in records)
         producer.send_offsets({batch.source: batch.end for batch in batches}, consumer.membership())
+        self.holds_a_transaction.set()
+        self.may_commit.wait()
         producer.commit()
 
     def _go_back(self, consumer: KafkaConsumer) -> None:
         while not self.stopping.is_set():
             try:
-                for source, at in consumer.committed(_sources(self._source)).items():
+                # A partition that was taken away meanwhile starts at its committed position when it comes back.
+                for source, at in consumer.committed(self._owned).items():
                     consumer.seek(source, 0 if at is None else at)
                 return
             except LogUnavailableError as error:
@@ -139,10 +146,10 @@ def test_a_killed_node_loses_and_doubles_nothing(node: KafkaPart, log: KafkaLog)
 
 def _finish(copier: Copier, log: KafkaLog, source: str) -> None:
     """Wait until the copier has committed the end of its source, and end it."""
-    end = {place: mark.high for place, mark in log.admin().watermarks(source).items()}
+    end = {place: mark.high or None for place, mark in log.admin().watermarks(source).items()}
     deadline = time.monotonic() + 60
     while copier.failure is None and log.admin().group_positions("copier-" + source, source) != end:
-        assert time.monotonic() < deadline, f"{copier.setbacks}, {copier.consumer and copier.consumer.__dict__}"
+        assert time.monotonic() < deadline, f"the copier did not get to the end; setbacks: {copier.setbacks}"
         time.sleep(0.2)
     copier.stopping.set()
     copier.join(60)
@@ -158,8 +165,13 @@ def test_an_outage_longer_than_a_transaction_may_last(node: KafkaPart, log: Kafk
     for number in range(200):
         producer.send([OutgoingRecord(source, b"k", b"%d" % number)])
         if number == 100:
+            copier.may_commit.clear()
+            copier.holds_a_transaction.clear()
+            producer.send([OutgoingRecord(source, b"k", b"in the open transaction")])
+            assert copier.holds_a_transaction.wait(30)
             node.kill9()
-            time.sleep(10)
+            time.sleep(8)
+            copier.may_commit.set()
             node.start(wait=False)
         time.sleep(0.01)
     node.wait_ready()
@@ -167,7 +179,8 @@ def test_an_outage_longer_than_a_transaction_may_last(node: KafkaPart, log: Kafk
     producer.close()
     _finish(copier, log, source)
     assert copier.setbacks
-    assert _read_all(log, target) == {b"k": [b"%d" % number for number in range(200)]}
+    assert _read_all(log, target) == _read_all(log, source)
+    assert len(_read_all(log, target)[b"k"]) == 201
 
 
 def test_while_the_node_is_away_clients_wait_and_say_so_once(node: KafkaPart, log: KafkaLog) -> None:
