@@ -73,7 +73,7 @@ def snapshot_record(attempt: AttemptState) -> SnapshotTaken:
         first_offset=attempt.first_offset,
         last_offset=attempt.last_offset,
         phase=attempt.phase,
-        paused=attempt.paused,
+        paused=attempt.paused and not attempt.ended,
         since_at=attempt.since_at,
         owes=None if next_owed is None else PRODUCERS[next_owed.producer],
         owes_seq=None if next_owed is None else next_owed.seq,

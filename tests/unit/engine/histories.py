@@ -145,7 +145,7 @@ def without(facts: Sequence[Event], seed: int, share: float) -> tuple[list[Event
 def spoil(facts: Sequence[Event], choices: Sequence[tuple[int, int]]) -> list[Event]:
     """Put facts in that break the protocol as they are written: each takes a sequence of its producer.
 
-    The producer's later sequences move up; names of sequences in steps and ends move along, so that the rest stays honest.
+    The producer's later sequences move up; what steps and ends name moves along, so that the rest stays honest.
     """
     written = list(facts)
     for where, what in choices:
@@ -162,11 +162,11 @@ def _bad(beside: Event, what: int) -> Event:
     story = Story(beside.attempt)
     story.next_seq = dict.fromkeys(PRODUCERS, beside.producer_seq)
     if beside.PRODUCER == "sim":
-        bad = [lambda: story.ready(), lambda: story.step(90, 0), lambda: story.step(0, -1)][what % 3]()
+        bad = [story.ready, lambda: story.step(90, 0), lambda: story.step(0, -1)][what % 3]()
     elif beside.PRODUCER == "agent":
-        bad = [lambda: story.started(), lambda: story.action(500), lambda: story.action(0, 0)][what % 3]()
+        bad = [story.started, lambda: story.action(500), lambda: story.action(0, 0)][what % 3]()
     else:
-        bad = [lambda: story.request(), lambda: story.claim()][what % 2]()
+        bad = [story.request, story.claim][what % 2]()
     return msgspec.structs.replace(bad, producer_id=head["producer_id"])
 
 
