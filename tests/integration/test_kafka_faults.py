@@ -311,6 +311,38 @@ def test_a_process_that_was_frozen_cannot_commit_beside_its_successor(log: Kafka
     assert _read_all(log, topic) == {b"k": [b"successor"]}
 
 
+def test_a_zombie_whose_transaction_timed_out_does_not_throw_its_successor_out(log: KafkaLog) -> None:
+    topic = _topic(log, "slot", partitions=1)
+    source, slot = TopicPartition(topic, 0), f"slot-{topic}"
+    feeder = log.producer()
+    feeder.send([OutgoingRecord(topic, b"k", b"v")])
+    feeder.flush(30)
+    feeder.close()
+    times = {"transaction.timeout.ms": 1_500, "message.timeout.ms": 1_000, "socket.timeout.ms": 1_000}
+    zombie = KafkaLog(log.bootstrap, times).transactional_producer(slot)
+    zombie_member = log.consumer(slot, "slot-0")
+    zombie_member.subscribe([topic])
+    assert _poll_for(zombie_member, 20) == [b"v"]
+    zombie.begin()
+    zombie.send_offsets({source: 1}, zombie_member.membership())
+    successor, member = log.transactional_producer(slot), log.consumer(slot, "slot-0")
+    member.subscribe([topic])
+    assert _poll_for(member, 20) == [b"v"]
+    successor.begin()
+    successor.send_offsets({source: 1}, member.membership())
+    time.sleep(2)  # from here on the zombie may believe that only its own transaction's time ran out
+    with pytest.raises((TransactionAbortedError, FencedError)):
+        zombie.commit()
+    successor.commit()
+    with pytest.raises(FencedError):
+        zombie.begin()
+    successor.begin()
+    successor.commit()
+    assert log.admin().group_positions(slot, topic) == {source: 1}
+    for client in (zombie, successor, zombie_member, member):
+        client.close()
+
+
 def test_a_committed_position_that_retention_removed_stops_the_member(log: KafkaLog) -> None:
     topic = _topic(log, "short", partitions=1)
     source = TopicPartition(topic, 0)

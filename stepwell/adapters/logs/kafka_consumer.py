@@ -213,13 +213,17 @@ class KafkaConsumer:
             if messages and max_records > 1:
                 messages += self._driver.consume(max_records - 1, 0)
         except KafkaException as error:
-            raise self._poll_failure(error) from error
+            raise self._failure(error, f"reading as a member of {self.group}" if self._topics else "reading") from error
         return messages
 
-    def _poll_failure(self, error: KafkaException) -> LogError:
-        failure = to_log_error(error, f"reading as a member of {self.group}" if self._topics else "reading")
-        if isinstance(failure, FencedError):
-            self._fence(failure)
+    def _failure(self, error: KafkaException, doing: str) -> LogError:
+        failure = to_log_error(error, doing)
+        inner = kafka_error(error)
+        fatal = inner.fatal() or inner.code() == KafkaError._FATAL
+        if fatal and self._instance_id is not None:
+            failure = FencedError(str(failure))  # see `_note`
+        if fatal and isinstance(failure, FencedError):
+            self._fence(failure)  # anything less than fatal is over at the next join
         return failure
 
     def _fence(self, failure: FencedError) -> None:
@@ -376,7 +380,7 @@ class KafkaConsumer:
                 offsets=[DriverPartition(s.topic, s.partition, at) for s, at in positions.items()], asynchronous=False
             )
         except KafkaException as error:
-            raise to_log_error(error, f"committing positions of group {self.group}") from error
+            raise self._failure(error, f"committing positions of group {self.group}") from error
         for partition in done:
             if partition.error is not None:
                 raise to_log_error(partition.error, f"committing the position of {_name(partition)}")
