@@ -20,7 +20,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
 from confluent_kafka.cimpl import NewTopic
 
-from stepwell.adapters.logs.kafka_client import Availability, base_options, make_client
+from stepwell.adapters.logs.kafka_client import Availability, base_options, make_client, patiently
 from stepwell.adapters.logs.kafka_errors import kafka_error, to_log_error
 from stepwell.engine.ports import TopicPartition, Watermarks
 from stepwell.events.topics import EPISODE_EVENTS, EPISODE_SNAPSHOTS, Topic
@@ -117,8 +117,8 @@ class KafkaAdmin:
     def watermarks(self, topic: str) -> dict[TopicPartition, Watermarks]:
         """See `stepwell.engine.ports.Admin.watermarks`."""
         sources = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
-        low = self._offsets(sources, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-        high = self._offsets(sources, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        low = patiently(lambda: self._offsets(sources, OffsetSpec.earliest()), ANSWER_TIMEOUT_S)  # type: ignore[no-untyped-call]
+        high = patiently(lambda: self._offsets(sources, OffsetSpec.latest()), ANSWER_TIMEOUT_S)  # type: ignore[no-untyped-call]
         return {source: Watermarks(low[source], high[source]) for source in sources}
 
     def group_positions(self, group: str, topic: str) -> dict[TopicPartition, int | None]:

@@ -1,6 +1,7 @@
 """What all of Kafka's clients here share: options, and saying once that the cluster is away or back."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -8,9 +9,9 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from stepwell.adapters.logs.kafka_errors import kafka_error
-from stepwell.exceptions import ConfigurationError
+from stepwell.exceptions import ConfigurationError, LogUnavailableError
 
-__all__ = ["CALL_TIMEOUT_S", "Availability", "base_options", "make_client"]
+__all__ = ["CALL_TIMEOUT_S", "Availability", "base_options", "make_client", "patiently"]
 
 CALL_TIMEOUT_S = 30.0
 """How long a call that needs an answer waits for it before it raises `LogUnavailableError` (s)."""
@@ -68,6 +69,18 @@ def make_client(factory: Callable[[dict[str, Any]], ClientT], options: dict[str,
     except KafkaException as error:
         reason = kafka_error(error).str()
         raise ConfigurationError(f"Kafka's client cannot be made with these options: {reason}") from error
+
+
+def patiently(call: Callable[[], ClientT], timeout_s: float) -> ClientT:
+    """Ask again while the cluster is settling (a new topic's leaders, a moving coordinator), for this long at most."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return call()
+        except LogUnavailableError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
 
 
 def base_options(

@@ -10,7 +10,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as DriverPartition
 
-from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, Availability, base_options, make_client
+from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, Availability, base_options, make_client, patiently
 from stepwell.adapters.logs.kafka_errors import classify, kafka_error, to_log_error
 from stepwell.engine.ports import GroupMembership, RecordBatch, TopicPartition, Watermarks
 from stepwell.exceptions import FencedError, LogError, LogUnavailableError, PositionLostError
@@ -389,6 +389,9 @@ class KafkaConsumer:
     def watermarks(self, source: TopicPartition) -> Watermarks:
         """See `stepwell.engine.ports.Consumer.watermarks`."""
         self._check_open()
+        return patiently(lambda: self._watermarks(source), CALL_TIMEOUT_S)
+
+    def _watermarks(self, source: TopicPartition) -> Watermarks:
         try:
             found = self._driver.get_watermark_offsets(DriverPartition(*source), CALL_TIMEOUT_S)
         except KafkaException as error:
