@@ -84,7 +84,7 @@ class Projector:
         self._batch_records = batch_records
         self._statement_timeout_s = statement_timeout_s
         self._queries = queries.load("projector")
-        self._progress = ProgressReporter(log, group, dict(watch or {}))
+        self._progress = ProgressReporter(log, group, self._topics, watch or {})
         self._owned: set[TopicPartition] = set()
         # The database's position of those that are read from there. Owned partitions that are not in it must be sought
         # to the database's position before anything of them is written.
@@ -114,6 +114,7 @@ class Projector:
         self._deadline = Deadline(self._statement_timeout_s * 2)
         consumer = self._message_log.consumer(self._group, self._name)
         try:
+            self._progress.start()
             consumer.subscribe(self._topics, lambda new: self._assigned(consumer, new), self._revoked)
             while not stop.is_set():
                 self._turn(consumer, stop)
@@ -310,13 +311,8 @@ class Projector:
         if self._connection is None or self._deadline is None or not self._placed or not self._progress.due():
             return
         try:
-            seen = self._progress.look(consumer, self._placed)
-        except LogError as error:
-            self._say_log_away(error)
-            return
-        try:
             with named_errors(self._url), self._deadline.on(self._connection):
-                self._progress.write(self._connection, seen)
+                self._progress.write(self._connection, consumer, self._placed)
         except DatabaseUnavailableError as error:
             self._database_away(consumer, error)
 
