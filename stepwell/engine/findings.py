@@ -1,6 +1,6 @@
 """What the fold noticed beside the state: violations, losses, late facts, facts after the seal, stale time-outs.
 
-The first and the last kinds in `DEAD_LETTER_KINDS` go to the dead-letter topic; the others are for logs and replay.
+Kinds in `DEAD_LETTER_KINDS` belong into the dead-letter topic; the others are for logs and replay.
 """
 
 from typing import Final, NamedTuple

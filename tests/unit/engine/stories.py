@@ -8,8 +8,10 @@ from typing import Any
 from stepwell.engine.findings import Finding
 from stepwell.engine.fold import apply, event_digest
 from stepwell.engine.state import AttemptState, EpisodeState, Position
+from stepwell.engine.verdict import verdict_of
 from stepwell.events import model
 from stepwell.events.ids import derived_event_id
+from stepwell.events.model import VerdictIssued
 
 EPISODE = "ep-story"
 FINGERPRINTS = {"sim": "5157a0", "agent": "a6e270", "host": "4057b0", "engine": "e6161e"}
@@ -228,3 +230,21 @@ def attempt_of(state: EpisodeState, attempt: int = 1) -> AttemptState:
     found = state.attempts[attempt]
     assert isinstance(found, AttemptState)
     return found
+
+
+def verdict(state: EpisodeState, attempt: int = 1) -> VerdictIssued:
+    found = verdict_of(attempt_of(state, attempt))
+    assert found is not None
+    return found
+
+
+def codes(findings: list[Any]) -> list[tuple[str, str]]:
+    return [(finding.kind, finding.code) for finding in findings]
+
+
+def lost_of(found: VerdictIssued) -> list[tuple[str, int, int]]:
+    return [(entry.producer, entry.first, entry.last) for entry in found.certificate.lost]
+
+
+def metric(found: VerdictIssued, name: str) -> float:
+    return {entry.name: entry.value for entry in found.metrics}[name]

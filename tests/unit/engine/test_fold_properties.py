@@ -17,7 +17,16 @@ from stepwell.engine.verdict import content_of, mark_published, verdict_of
 from stepwell.events import model
 from stepwell.events.model import Event
 from tests.unit.engine.histories import episodes, interleave, junk, spoil, with_duplicates, without
-from tests.unit.engine.stories import EPISODE, attempt_of, fold, fold_with_findings, position_at, sealed
+from tests.unit.engine.stories import (
+    EPISODE,
+    Story,
+    attempt_of,
+    fold,
+    fold_with_findings,
+    position_at,
+    sealed,
+    timed_out,
+)
 
 SEEDS = st.integers(0, 2**32)
 APART = st.sampled_from([0, 2, 8, HOLD_LIMIT])
@@ -172,11 +181,10 @@ def test_late_facts_change_the_certificate_only(facts: list[Event], seed: int, a
     attempt = attempt_of(state) if state.attempts else None
     assume(attempt is not None and attempt.held_count)
     assert attempt is not None
-    from tests.unit.engine.stories import timed_out
-
     while attempt.held_count:
         token = snapshot_record(attempt)
-        assert token.owes is not None and token.owes_seq is not None
+        assert token.owes is not None
+        assert token.owes_seq is not None
         fold([timed_out(token.owes, token.owes_seq, attempt.flips)], state, start=1000)
     before = attempt_of(fold([], state))
     numbers = (before.next_step, before.covered_to, before.steps, before.actions_applied, before.violation_count)
@@ -199,8 +207,6 @@ def test_late_facts_change_the_certificate_only(facts: list[Event], seed: int, a
 @lighter
 @given(SEEDS, st.integers(HOLD_LIMIT + 2, 3 * HOLD_LIMIT))
 def test_beyond_h_the_certificate_says_overflow(seed: int, n_steps: int) -> None:
-    from tests.unit.engine.stories import Story
-
     story = Story().begin().run(n_steps)
     story.end()
     rng = random.Random(seed)
