@@ -16,7 +16,7 @@ from stepwell.engine.state import ACTION_LIMIT, HOLD_LIMIT, LIST_LIMIT, AttemptS
 from stepwell.engine.verdict import content_of, mark_published, verdict_of
 from stepwell.events import model
 from stepwell.events.model import Event
-from tests.unit.engine.histories import episodes, interleave, junk, spoil, with_duplicates, without
+from tests.unit.engine.histories import Plan, act_out, episodes, interleave, junk, spoil, with_duplicates, without
 from tests.unit.engine.stories import (
     EPISODE,
     Story,
@@ -116,6 +116,48 @@ def test_foreign_facts_and_equivocations_never_touch_the_numbers(
             attempt.end_state,
         )
         assert msgspec.msgpack.encode(after.total_reward) == msgspec.msgpack.encode(attempt.total_reward)
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS, st.sampled_from(["success", "failed", "unnamed"]))
+def test_long_histories_fold_alike_as_long_as_facts_are_at_most_h_apart(seed: int, end: str) -> None:
+    rng = random.Random(seed)
+    names = ["chunk", "step", "step", "step", "step", "step", "pause", "checkpoint"]
+    operations = [(rng.choice(names), rng.randint(0, 9), rng.randint(0, 9)) for _ in range(600)]
+    facts = act_out(Plan(operations, end, rng.random() < 0.5, 0, [rng.gauss(0, 1e6) for _ in range(7)])).facts
+    plain, findings = fold_with_findings(facts)
+    assert findings == []
+    other, findings = fold_with_findings(with_duplicates(interleave(facts, seed, HOLD_LIMIT), seed, 0.2))
+    assert findings == []
+    assert canonical(other) == canonical(plain)
+    assert contents(other) == contents(plain)
+    assert not attempt_of(other).overflow
+
+
+@lighter
+@given(episodes(12), SEEDS, APART, st.lists(st.integers(0, 60), max_size=6))
+def test_a_token_that_does_not_fit_changes_nothing(
+    facts: list[Event], seed: int, apart: int, places: list[int]
+) -> None:
+    rng = random.Random(seed)
+    state, plain = EpisodeState(EPISODE), EpisodeState(EPISODE)
+    offset = 0
+    for index, event in enumerate(interleave(facts, seed, apart)):
+        apply(plain, event, position_at(index, event))
+        apply(state, event, position_at(offset, event))
+        offset += 1
+        attempt = attempt_of(state, event.attempt)
+        for _ in range(places.count(index)):
+            record = snapshot_record(attempt)
+            token = (rng.choice(["sim", "agent", "host"]), rng.randint(0, 5), rng.randint(0, 2))
+            if token == (record.owes, record.owes_seq, attempt.flips):
+                continue
+            stale = timed_out(*token, attempt=event.attempt)
+            findings = apply(state, stale, position_at(offset, stale))
+            assert [finding.kind for finding in findings] == ["stale"]
+            offset += 1
+    assert canonical(state) == canonical(plain)
+    assert contents(state) == contents(plain)
 
 
 # --- loss -----------------------------------------------------------------------------------------------------------
