@@ -7,6 +7,11 @@ from stepwell.events import model
 from tests.unit.engine.stories import Story, attempt_of, fold, sealed, stalled
 
 
+def who(story: Story) -> tuple[str, int] | None:
+    found = owed(attempt_of(fold(story.facts)))
+    return None if found is None else (PRODUCERS[found.producer], found.seq)
+
+
 def test_who_owes_follows_an_episode() -> None:
     story = Story()
     story.request()
