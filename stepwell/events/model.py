@@ -1,6 +1,7 @@
 """The facts, as immutable typed values.
 
 Every event about an episode carries one head (`Event`); what else it says stands in its class.
+Values inside events stand in `values`, records without a head in `records`; both can be had from here.
 The classes mirror the Avro records in ``schemas/`` field by field (a test keeps them equal), so a decoded
 record becomes an event without renaming anything.
 
@@ -14,48 +15,83 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from stepwell.events.records import (
+    Attribute,
+    DeadLetter,
+    HeaderField,
+    PositionSaved,
+    SnapshotTaken,
+    TelemetryPoint,
+    TelemetrySampled,
+)
+from stepwell.events.values import (
+    Certificate,
+    EvidenceEpisode,
+    Headers,
+    Metric,
+    Provenance,
+    SamplingWeight,
+    SequenceRange,
+    Tensor,
+    Value,
+)
+
+__all__ = [
+    "ActionSent",
+    "AgentStarted",
+    "Attribute",
+    "Certificate",
+    "CheckpointSaved",
+    "CommandIssued",
+    "DeadLetter",
+    "EpisodeAborted",
+    "EpisodeClaimed",
+    "EpisodeEnded",
+    "EpisodeFailed",
+    "EpisodeIntervened",
+    "EpisodePaused",
+    "EpisodeRequested",
+    "EpisodeResumed",
+    "EpisodeSealed",
+    "EpisodeStalled",
+    "EpisodeTimedOut",
+    "Event",
+    "EvidenceEpisode",
+    "Fault",
+    "HeaderField",
+    "Headers",
+    "LogRecord",
+    "Metric",
+    "Origin",
+    "Outcome",
+    "PatternDetected",
+    "PositionSaved",
+    "Producer",
+    "Provenance",
+    "Request",
+    "RetrainAnswered",
+    "RetrainRequested",
+    "RetrainWithdrawn",
+    "RetryRequested",
+    "SamplingWeight",
+    "SequenceRange",
+    "SimReady",
+    "SnapshotTaken",
+    "StepDone",
+    "TelemetryPoint",
+    "TelemetrySampled",
+    "Tensor",
+    "Value",
+    "VerdictIssued",
+]
+
 Producer = Literal["sim", "agent", "host", "engine", "trainer", "operator"]
 Origin = Literal["live", "import"]
 Outcome = Literal["success", "failure", "error", "aborted"]
 Fault = Literal["policy", "simulator", "infrastructure", "operator"]
 
 
-Headers = tuple[tuple[str, bytes | None], ...]
-"""Headers of a log record, in order."""
-
-
-class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of an event: immutable, compared by content."""
-
-
-class Tensor(Value, frozen=True, kw_only=True):
-    """A typed array, or a reference to one that is too large for the log.
-
-    Attributes:
-        name: what it is, e.g. ``qpos`` or ``agentview_image``; ``action`` for actions.
-        dtype: a NumPy dtype name (``float32``, ``float64``, ``int32``, ``int64``, ``uint8``, ``bool``).
-        shape: the lengths of the axes; ``()`` is a scalar.
-        data: the elements in C order, little-endian; empty where ``uri`` is given.
-        uri: where the artifact lies, for arrays kept out of the log; else None.
-        sha256: digest (32 bytes) of the artifact's bytes; given exactly where ``uri`` is.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-    uri: str | None = None
-    sha256: bytes | None = None
-
-
-class Metric(Value, frozen=True, kw_only=True):
-    """A named number; its unit is part of the name's documentation, e.g. ``path_length_m``."""
-
-    name: str
-    value: float
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The head that every event carries.
 
     Attributes:
@@ -351,63 +387,6 @@ class EpisodeSealed(Event, frozen=True, kw_only=True):
 # --- verdicts -----------------------------------------------------------------------------------------------------
 
 
-class SequenceRange(Value, frozen=True, kw_only=True):
-    """Sequences ``first`` to ``last`` (both included) of one producer."""
-
-    producer: str
-    first: int
-    last: int
-
-
-class Certificate(Value, frozen=True, kw_only=True):
-    """How complete the evidence behind a verdict is.
-
-    Attributes:
-        status: ``complete``, or ``incomplete``.
-        notes: why it is incomplete, e.g. ``tail unknown``, ``overflow``.
-        lost: sequences that never came (bounded; ``lost_count`` has the whole number).
-        late: sequences that came after they had been given up.
-        lost_count, late_count, duplicate_count, violation_count: totals.
-        nonfinite_count: NaN or infinite values seen in actions, observations and rewards (events, not elements).
-    """
-
-    status: str
-    notes: tuple[str, ...]
-    lost: tuple[SequenceRange, ...]
-    late: tuple[SequenceRange, ...]
-    lost_count: int
-    late_count: int
-    duplicate_count: int
-    violation_count: int
-    nonfinite_count: int
-
-
-class Provenance(Value, frozen=True, kw_only=True):
-    """Where a verdict comes from: enough to make it again.
-
-    Attributes:
-        partition, first_offset, last_offset: the records that were folded, in ``stepwell.episode-events``.
-        fold_hash: version of the state machine and its configuration (hex).
-        rule_set: name and version of the step rules.
-        schema_fingerprints: fingerprints (hex) of the schemas of the folded records, sorted.
-        seed, checkpoint, simulator, simulator_version, adapter_version, environment_digest: as the producers report;
-            empty where the fact that says so never came.
-    """
-
-    partition: int
-    first_offset: int
-    last_offset: int
-    fold_hash: str
-    rule_set: str
-    schema_fingerprints: tuple[str, ...]
-    seed: int | None
-    checkpoint: str | None
-    simulator: str
-    simulator_version: str
-    adapter_version: str
-    environment_digest: str
-
-
 class VerdictIssued(Event, frozen=True, kw_only=True):
     """What an attempt came to, in one revision. ``producer_seq`` is the revision; a later one replaces it."""
 
@@ -448,20 +427,6 @@ class VerdictIssued(Event, frozen=True, kw_only=True):
 # --- from failures to training ------------------------------------------------------------------------------------
 
 
-class EvidenceEpisode(Value, frozen=True, kw_only=True):
-    """One episode that a trigger rests on, with where its verdict stands in ``stepwell.policy-events``."""
-
-    episode_id: str
-    attempt: int
-    revision: int
-    partition: int
-    offset: int
-    scene: str
-    perturbation: str
-    seed: int
-    n_steps: int
-
-
 class PatternDetected(Event, frozen=True, kw_only=True):
     """A rule saw its pattern. ``trigger_id`` is derived from rule, version, key and the opening evidence."""
 
@@ -480,14 +445,6 @@ class PatternDetected(Event, frozen=True, kw_only=True):
     evidence: tuple[EvidenceEpisode, ...]
     promise: str
     """What the rule promises, in words."""
-
-
-class SamplingWeight(Value, frozen=True, kw_only=True):
-    """A proposed share of new training data for one scene and perturbation; the weights of a request sum to 1."""
-
-    scene: str
-    perturbation: str
-    weight: float
 
 
 class RetrainRequested(Event, frozen=True, kw_only=True):
@@ -545,117 +502,6 @@ class CommandIssued(Event, frozen=True, kw_only=True):
     """``pause``, ``resume``, ``retry``, ``abort`` or ``intervene``."""
     arguments_json: str
     issued_by: str
-
-
-# --- records that are no events (no head) -------------------------------------------------------------------------
-
-
-class HeaderField(Value, frozen=True, kw_only=True):
-    """One header of a log record."""
-
-    name: str
-    value: bytes | None
-
-
-class DeadLetter(Value, frozen=True, kw_only=True):
-    """A record that could not be used, kept whole, with where it stood and why it was refused.
-
-    ``kind`` is ``unreadable`` (no event in it), ``after_seal`` (came too late), ``violation`` (breaks the protocol;
-    the fold went on), or ``refused`` (the database would not take its rows).
-    """
-
-    TYPE: ClassVar[str] = "engine::dead_lettered"
-
-    kind: str
-    reason: str
-    """Short stable code, e.g. ``trailing-bytes`` or ``foreign``."""
-    detail: str
-    source_topic: str
-    source_partition: int
-    source_offset: int
-    source_timestamp: int
-    """Broker time of the record (µs)."""
-    source_key: bytes | None
-    source_value: bytes | None
-    source_headers: tuple[HeaderField, ...]
-    episode_id: str | None = None
-    attempt: int | None = None
-    event_type: str | None = None
-    reported_by: str
-
-
-class SnapshotTaken(Value, frozen=True, kw_only=True):
-    """A folded attempt, on the compacted snapshot topic (key: ``episode_id/attempt``).
-
-    ``state`` is opaque outside the engine (empty for a seal marker); the columns beside it feed the status tables.
-    """
-
-    TYPE: ClassVar[str] = "engine::snapshot_taken"
-
-    run_id: str
-    episode_id: str
-    attempt: int
-    kind: str
-    """``snapshot`` or ``sealed``."""
-    fold_hash: str
-    partition: int
-    first_offset: int
-    last_offset: int
-    phase: str
-    """The state machine's state, e.g. ``AGENT_RUNNING``."""
-    paused: bool
-    since_at: int
-    """When it entered that phase, by the log's time (µs)."""
-    owes: str | None
-    """The producer that owes the next event; None once ended."""
-    owes_seq: int | None
-    next_step: int
-    last_event_at: int
-    outcome: str | None
-    revision: int
-    state: bytes
-
-
-class PositionSaved(Value, frozen=True, kw_only=True):
-    """From where a partition must be folded again after a restart (key: ``checkpoint/<partition>``)."""
-
-    TYPE: ClassVar[str] = "engine::position_saved"
-
-    topic: str
-    partition: int
-    rewind_offset: int
-    committed_offset: int
-    fold_hash: str
-
-
-class Attribute(Value, frozen=True, kw_only=True):
-    """One attribute of a telemetry sample."""
-
-    name: str
-    value: str
-
-
-class TelemetryPoint(Value, frozen=True, kw_only=True):
-    """One measured number. ``unit`` is a UCUM code as OpenTelemetry uses it (``1``, ``s``, ``By``, ``Cel``, ``W``)."""
-
-    metric: str
-    unit: str
-    value: float
-    attributes: tuple[Attribute, ...]
-
-
-class TelemetrySampled(Value, frozen=True, kw_only=True):
-    """Samples that one worker took at one moment (key: ``episode_id`` or ``worker_id``)."""
-
-    TYPE: ClassVar[str] = "telemetry::sampled"
-
-    worker_id: str
-    host: str
-    episode_id: str | None = None
-    attempt: int | None = None
-    sampled_at: int
-    sample_seq: int
-    points: tuple[TelemetryPoint, ...]
 
 
 LogRecord = Event | DeadLetter | SnapshotTaken | PositionSaved | TelemetrySampled

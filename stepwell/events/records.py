@@ -1,0 +1,113 @@
+"""Records that stand on topics but are no events: they concern records and workers, and carry no event head."""
+
+from typing import ClassVar
+
+from stepwell.events.values import Value
+
+
+class HeaderField(Value, frozen=True, kw_only=True):
+    """One header of a log record."""
+
+    name: str
+    value: bytes | None
+
+
+class DeadLetter(Value, frozen=True, kw_only=True):
+    """A record that could not be used, kept whole, with where it stood and why it was refused.
+
+    ``kind`` is ``unreadable`` (no event in it), ``after_seal`` (came too late), ``violation`` (breaks the protocol;
+    the fold went on), or ``refused`` (the database would not take its rows).
+    """
+
+    TYPE: ClassVar[str] = "engine::dead_lettered"
+
+    kind: str
+    reason: str
+    """Short stable code, e.g. ``trailing-bytes`` or ``foreign``."""
+    detail: str
+    source_topic: str
+    source_partition: int
+    source_offset: int
+    source_timestamp: int
+    """Broker time of the record (µs)."""
+    source_key: bytes | None
+    source_value: bytes | None
+    source_headers: tuple[HeaderField, ...]
+    episode_id: str | None = None
+    attempt: int | None = None
+    event_type: str | None = None
+    reported_by: str
+
+
+class SnapshotTaken(Value, frozen=True, kw_only=True):
+    """A folded attempt, on the compacted snapshot topic (key: ``episode_id/attempt``).
+
+    ``state`` is opaque outside the engine (empty for a seal marker); the columns beside it feed the status tables.
+    """
+
+    TYPE: ClassVar[str] = "engine::snapshot_taken"
+
+    run_id: str
+    episode_id: str
+    attempt: int
+    kind: str
+    """``snapshot`` or ``sealed``."""
+    fold_hash: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    phase: str
+    """The state machine's state, e.g. ``AGENT_RUNNING``."""
+    paused: bool
+    since_at: int
+    """When it entered that phase, by the log's time (µs)."""
+    owes: str | None
+    """The producer that owes the next event; None once ended."""
+    owes_seq: int | None
+    next_step: int
+    last_event_at: int
+    outcome: str | None
+    revision: int
+    state: bytes
+
+
+class PositionSaved(Value, frozen=True, kw_only=True):
+    """From where a partition must be folded again after a restart (key: ``checkpoint/<partition>``)."""
+
+    TYPE: ClassVar[str] = "engine::position_saved"
+
+    topic: str
+    partition: int
+    rewind_offset: int
+    committed_offset: int
+    fold_hash: str
+
+
+class Attribute(Value, frozen=True, kw_only=True):
+    """One attribute of a telemetry sample."""
+
+    name: str
+    value: str
+
+
+class TelemetryPoint(Value, frozen=True, kw_only=True):
+    """One measured number. ``unit`` is a UCUM code as OpenTelemetry uses it (``1``, ``s``, ``By``, ``Cel``, ``W``)."""
+
+    metric: str
+    unit: str
+    value: float
+    attributes: tuple[Attribute, ...]
+
+
+class TelemetrySampled(Value, frozen=True, kw_only=True):
+    """Samples that one worker took at one moment (key: ``episode_id`` or ``worker_id``)."""
+
+    TYPE: ClassVar[str] = "telemetry::sampled"
+
+    worker_id: str
+    host: str
+    episode_id: str | None = None
+    attempt: int | None = None
+    sampled_at: int
+    sample_seq: int
+    points: tuple[TelemetryPoint, ...]
