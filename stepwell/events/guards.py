@@ -20,6 +20,8 @@ from stepwell.exceptions import DecodeError
 MAX_RECORD_BYTES = 1_000_000
 """The largest value of a record (bytes): with headers and key below the 1,048,588 that a Kafka broker takes."""
 
+TIME_LIMIT_US = 253_402_300_800_000_000
+"""10000-01-01: what lies beyond has no form in RFC 3339, nor in most databases."""
 MAX_EVENT_BYTES = 768 * 1024
 """The largest value of an event (bytes), so that it still fits whole into a dead letter. Larger arrays go to the
 artifact store, with a reference in the event."""
@@ -122,7 +124,7 @@ def _check_head(event: Event) -> None:
     if (
         event.attempt >= 1
         and event.producer_seq >= 0
-        and event.occurred_at >= 0
+        and 0 <= event.occurred_at < TIME_LIMIT_US
         and (step is None or step >= 0)
         and (sim_time is None or math.isfinite(sim_time))
     ):
@@ -130,6 +132,8 @@ def _check_head(event: Event) -> None:
     _at_least("attempt", event.attempt, 1)
     _at_least("producer_seq", event.producer_seq, 0)
     _at_least("occurred_at", event.occurred_at, 0)
+    if event.occurred_at >= TIME_LIMIT_US:
+        raise RefusalError("range", f"occurred_at is {event.occurred_at} µs; the year must be 9999 at most")
     _at_least("step", step, 0)
     _finite("sim_time", sim_time)
 

@@ -8,18 +8,20 @@ import msgspec
 import pytest
 
 from stepwell.events import model
+from stepwell.events.codec import Codec
 from stepwell.events.guards import (
     FUTURE_WINDOW_US,
     MAX_AXES,
     MAX_ID_CHARACTERS,
     PAST_WINDOW_US,
+    TIME_LIMIT_US,
     RefusalError,
     check_record,
     check_tensor,
     check_time,
 )
 from stepwell.events.model import ActionSent, Metric, StepDone, Tensor
-from stepwell.exceptions import DecodeError
+from stepwell.exceptions import DecodeError, EncodeError
 from tests.unit.events.records import CLASSES, sample
 
 NAN, INF = math.nan, math.inf
@@ -222,3 +224,13 @@ def test_time_beyond_the_window(at: int) -> None:
     # Recordings may be of any age; and the record's own broker time counts, whenever it is judged.
     check_time(msgspec.structs.replace(event, origin="import"), NOW_US)
     check_time(event, at)
+
+
+@pytest.mark.parametrize("occurred_at", [TIME_LIMIT_US, 2**61, 2**63 - 1])
+def test_a_time_beyond_the_calendar_is_refused_on_both_sides(occurred_at: int) -> None:
+    beyond = msgspec.structs.replace(sample(model.StepDone), occurred_at=occurred_at)
+    with pytest.raises(EncodeError, match="the year must be 9999 at most") as caught:
+        Codec().encode(beyond)
+    assert caught.value.reason == "range"
+    last = msgspec.structs.replace(beyond, occurred_at=TIME_LIMIT_US - 1)
+    assert Codec().decode(*Codec().encode(last)) == last
