@@ -76,7 +76,10 @@ def work(
             commands["projector"] = stepwell_command("projector", "--slot", "0", *options)
             groups |= _projected()
         stop = stack.enter_context(stopping_by_signal())
-        code = Supervisor(commands).run(stop, IdleCheck(log, groups) if until_idle else None)
+        finished = IdleCheck(log, groups) if until_idle else None
+        if finished is not None:
+            stack.callback(finished.close)
+        code = Supervisor(commands).run(stop, finished)
     raise typer.Exit(code)
 
 

@@ -146,9 +146,9 @@ class Detector:
             self._place(state, episode, entry, old)
         else:
             state.forgotten[episode] = verdict.revision
-        if known is None and entry.bearing != "counts":
-            return []  # at the end of its row it completes nothing
-        withdrawn = self._recheck(state, episode, entry, position) if known is not None else []
+        if known is None:
+            return self._judge_end(state, entry, position)
+        withdrawn = self._recheck(state, episode, entry, position)
         opened = self._judge_row(state, entry.row, position)
         if old is not None and old.row != entry.row:
             opened += self._judge_row(state, old.row, position)
@@ -208,24 +208,39 @@ class Detector:
         some_left = any(item.episode_id not in state.window for item in trigger.evidence)
         return some_left and not trigger.lost
 
+    def _judge_end(self, state: PolicyState, entry: Entry, position: RecordedAt) -> list[Event]:
+        """After a new verdict: only the row that it ends can have become long enough."""
+        if entry.bearing != "counts" or entry.trigger:
+            return []
+        free: list[Entry] = []
+        for before in reversed(state.window.values()):
+            if before.row != entry.row or before.bearing == "silent":
+                continue
+            if before.failure_type != entry.failure_type or before.trigger:
+                break
+            free.append(before)
+        return self._open(state, free[::-1], position)
+
     def _judge_row(self, state: PolicyState, row: RowKey, position: RecordedAt) -> list[Event]:
-        """Open triggers for the rows of N or more that none has taken in."""
+        """After an amendment: open triggers for the rows of N or more that none has taken in."""
         out: list[Event] = []
         for run in _runs(state, row):
-            failure_type = run[0].failure_type
-            if len(run) < self.rule.length or state.ledger.taking_in(row, failure_type) is not None:
-                continue
-            last_taken = max((i for i, entry in enumerate(run) if entry.trigger), default=-1)
-            free = run[last_taken + 1 :]
-            if len(free) < self.rule.length:
-                continue
-            evidence = tuple(entry.evidence for entry in free[: self.rule.length])
-            trigger = state.ledger.open(self.rule, state.policy, row, failure_type, evidence, position.timestamp)
-            for entry in free:
-                entry.trigger = trigger.trigger_id
-            trigger.merged = len(free) - len(evidence)
-            out += self._opened(state, trigger, free[self.rule.length - 1])
+            if state.ledger.taking_in(row, run[0].failure_type) is None:
+                last_taken = max((i for i, entry in enumerate(run) if entry.trigger), default=-1)
+                out += self._open(state, run[last_taken + 1 :], position)
         return out
+
+    def _open(self, state: PolicyState, free: list[Entry], position: RecordedAt) -> list[Event]:
+        """Open a trigger, if these episodes in a row are enough for one: on the first N, the others are merged."""
+        if len(free) < self.rule.length:
+            return []
+        evidence = tuple(entry.evidence for entry in free[: self.rule.length])
+        row, failure_type = free[0].row, free[0].failure_type
+        trigger = state.ledger.open(self.rule, state.policy, row, failure_type, evidence, position.timestamp)
+        for entry in free:
+            entry.trigger = trigger.trigger_id
+        trigger.merged = len(free) - len(evidence)
+        return self._opened(state, trigger, free[self.rule.length - 1])
 
     def _opened(self, state: PolicyState, trigger: Trigger, last: Entry) -> list[Event]:
         pattern = PatternDetected(

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from stepwell.engine.ports import MessageLog
+from stepwell.engine.ports import MessageLog, TopicPartition
 from stepwell.exceptions import LogUnavailableError
 
 LOOK_INTERVAL_S = 0.5
@@ -25,8 +25,14 @@ class IdleCheck:
     def __init__(
         self, log: MessageLog, groups: Mapping[str, Sequence[str]], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._admin = log.admin()
-        self._groups = groups
+        admin = log.admin()
+        self._reads = {
+            group: [TopicPartition(topic, number) for topic in topics for number in range(admin.partitions(topic))]
+            for group, topics in groups.items()
+        }
+        admin.close()
+        # These never join their groups; they only ask for the positions.
+        self._consumers = {group: log.consumer(group) for group in groups}
         self._clock = clock
         self._looked_at: float | None = None
         self._before: Look | None = None
@@ -46,14 +52,20 @@ class IdleCheck:
         self._before = look
         return at_end and same
 
+    def close(self) -> None:
+        """Let go. Never raises."""
+        for consumer in self._consumers.values():
+            consumer.close()
+
     def _look(self) -> Look:
         look: Look = {}
-        for group, topics in self._groups.items():
-            for topic in topics:
-                positions = self._admin.group_positions(group, topic)
-                for source, marks in self._admin.watermarks(topic).items():
-                    position = positions.get(source)
-                    # An empty partition, emptied or never written, has nothing to be processed.
-                    end = 0 if position is None and marks.low >= marks.high else marks.high
-                    look[group, topic, source.partition] = (end, position)
+        for group, sources in self._reads.items():
+            consumer = self._consumers[group]
+            positions = consumer.committed(sources)
+            for source in sources:
+                marks = consumer.watermarks(source)
+                position = positions[source]
+                # An empty partition, emptied or never written, has nothing to be processed.
+                end = 0 if position is None and marks.low >= marks.high else marks.high
+                look[group, source.topic, source.partition] = (end, position)
         return look
