@@ -5,17 +5,35 @@ nothing.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepwell.api import Delivery, RetrainRequested, RetrainWithdrawn, Subscription, subscribe
+    from stepwell.exceptions import ConfigurationError, StepwellError
 
 __version__ = "0.1.0"
 
-# Public name -> module that defines it.
+# Public name -> module that it is loaded from.
 _HOMES: dict[str, str] = {
     "ConfigurationError": "stepwell.exceptions",
+    "Delivery": "stepwell.api",
+    "RetrainRequested": "stepwell.api",
+    "RetrainWithdrawn": "stepwell.api",
     "StepwellError": "stepwell.exceptions",
+    "Subscription": "stepwell.api",
+    "subscribe": "stepwell.api",
 }
 
-__all__ = ["ConfigurationError", "StepwellError", "__version__"]
+__all__ = [
+    "ConfigurationError",
+    "Delivery",
+    "RetrainRequested",
+    "RetrainWithdrawn",
+    "StepwellError",
+    "Subscription",
+    "__version__",
+    "subscribe",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -71,6 +71,7 @@ class Subscription:
         instance_id: str | None = None,
         policies: frozenset[str] | None = None,
         withdrawals: bool = False,
+        owns_log: bool = False,
     ) -> None:
         """Join ``group``; each request goes to one member of it.
 
@@ -81,9 +82,12 @@ class Subscription:
             instance_id: stable name of this member, so that a restart takes its work back at once.
             policies: only requests for these policies; None for all.
             withdrawals: hand out `RetrainWithdrawn` too.
+            owns_log: `close` closes the log, too.
         """
         if not group:
             raise ConfigurationError("a subscription needs a group name, e.g. trainer-a")
+        self._log = log
+        self._owns_log = owns_log
         self._codec = codec
         self._policies = policies
         self._withdrawals = withdrawals
@@ -167,6 +171,8 @@ class Subscription:
         self._closing.set()
         self._thread.join()
         self._producer.close()
+        if self._owns_log:
+            self._log.close()
 
     def _next_batch(self, timeout_s: float) -> Iterator[Delivery]:
         work = self._take(timeout_s)

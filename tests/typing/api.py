@@ -1,7 +1,7 @@
 """The public face as a typed caller uses it; checked by mypy, never run."""
 
 import stepwell
-from stepwell import ConfigurationError, StepwellError
+from stepwell import ConfigurationError, Delivery, RetrainRequested, RetrainWithdrawn, StepwellError, Subscription
 from stepwell.settings import Settings, get_settings
 
 version: str = stepwell.__version__
@@ -14,6 +14,19 @@ def log_of(settings: Settings) -> str:
 def told(error: StepwellError) -> tuple[str, bool]:
     return str(error), error.retriable
 
+
+def withdrawn(delivery: Delivery) -> str | None:
+    return delivery.event.reason if isinstance(delivery.event, RetrainWithdrawn) else None
+
+
+def train(subscription: Subscription) -> None:
+    for delivery in subscription:
+        if isinstance(delivery.event, RetrainRequested):
+            subscription.answer(delivery.event, "done", new_checkpoint="ab12")
+
+
+with stepwell.subscribe("trainer", log="local:log", policies=["reach"], withdrawals=True) as listening:
+    train(listening)
 
 try:
     print(log_of(get_settings()))
