@@ -13,6 +13,7 @@ What can happen, and what follows:
 * a needed position is gone: `PositionLostError` ends the loop.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -56,7 +57,7 @@ class Report(Protocol):
         """Something that needs a look."""
 
 
-class Processor:
+class Processor(ABC):
     """The state of one partition.
 
     Attributes:
@@ -68,12 +69,12 @@ class Processor:
     position: int
     caught_up_since: int | None = None
 
+    @abstractmethod
     def process(self, batch: RecordBatch, now_us: int) -> list[OutgoingRecord]:
         """Take in the batch that follows ``position``; what has to be written with it.
 
         An empty batch means that only transaction markers lie between ``position`` and its end.
         """
-        raise NotImplementedError
 
     def tick(self, now_us: int) -> list[OutgoingRecord]:
         """What has to be written because time has passed. Called about once a second while caught up."""
