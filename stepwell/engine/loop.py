@@ -86,9 +86,6 @@ class Processor(ABC):
         del now_us
         return []
 
-    def committed(self) -> None:
-        """What `process`, `tick` or `finish` gave is in the log for good."""
-
 
 class Restore(Protocol):
     """Makes the processor of a newly owned partition."""
@@ -311,8 +308,6 @@ class ExactlyOnceLoop:
         producer.commit()
         self._stale_memberships = 0
         self.transactions += 1
-        for processor in self._processors.values():
-            processor.committed()
 
     def _abandon(self, *, renew_producer: bool) -> None:
         """Drop everything that may be ahead of what is committed; the next step restores it.
