@@ -66,9 +66,12 @@ class Worker:
 
     def __init__(self, url: str, home: Path, *arguments: str) -> None:
         environment = {**os.environ, "STEPWELL_LOG": url, "STEPWELL_HOME": str(home), "STEPWELL_LOG_FORMAT": "json"}
+        if arguments[0] != "work":
+            arguments = (*arguments, "--end-with-stdin")  # so that it never outlives the tests
         self.process = subprocess.Popen(
             [sys.executable, "-m", "stepwell", *arguments, "--no-telemetry"],
             env=environment,
+            stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -91,8 +94,9 @@ class Worker:
             raise
         finally:
             self._reader.join(10)
-            assert self.process.stderr is not None
-            self.process.stderr.close()
+            for stream in (self.process.stdin, self.process.stderr):
+                if stream is not None:
+                    stream.close()
         return code
 
     def kill9(self) -> None:
