@@ -1,0 +1,95 @@
+"""The fold against the oracle, over arbitrary histories: honest, torn, spoiled, and pure junk."""
+
+import random
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stepwell.events import model
+from stepwell.events.model import Event
+from tests.simulation.judging import compare
+from tests.unit.engine.histories import episodes, interleave, junk, spoil, with_duplicates, without
+from tests.unit.engine.stories import sealed, stalled, timed_out
+
+SEEDS = st.integers(0, 2**32)
+APART = st.sampled_from([0, 2, 8, 64, 200])
+SHARES = st.sampled_from([0.0, 0.1, 0.4])
+
+
+def many(examples: int) -> Any:
+    return settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def engine_facts(draw: st.DrawFn) -> Event:
+    """A stall, a time-out or a seal with a token that fits often enough."""
+    attempt = draw(st.sampled_from([1, 1, 1, 2]))
+    if draw(st.integers(0, 3)) == 0:
+        return sealed(attempt)
+    make = draw(st.sampled_from([stalled, timed_out, timed_out, timed_out]))
+    return make(
+        draw(st.sampled_from(["sim", "agent", "host"])), draw(st.integers(0, 6)), draw(st.integers(0, 1)), attempt
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn, operations: int = 14) -> list[Event]:
+    """An episode with everything that may happen to it on its way, in the order of the log."""
+    facts = draw(episodes(operations))
+    facts = spoil(facts, draw(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 5)), max_size=3)))
+    seed = draw(SEEDS)
+    dice = random.Random(seed)
+    arrived, lost = without(facts, seed, draw(SHARES))
+    delivered = with_duplicates(interleave(arrived, seed, draw(APART)), seed, draw(SHARES))
+    for fact in dice.sample(lost, min(len(lost), draw(st.integers(0, 4)))):
+        delivered.insert(dice.randint(0, len(delivered)), fact)
+    for _ in range(draw(st.integers(0, 2))):
+        if facts:
+            changed = msgspec.structs.replace(
+                dice.choice(facts), **dice.choice([{"producer_id": "zombie"}, {"occurred_at": 7}])
+            )
+            delivered.insert(dice.randint(0, len(delivered)), changed)
+    for fact in draw(st.lists(engine_facts(), max_size=4)):
+        delivered.insert(draw(st.integers(0, len(delivered))), fact)
+    return delivered
+
+
+@many(2000)
+@given(histories())
+def test_fold_and_oracle_agree_on_every_history(history: list[Event]) -> None:
+    compare(history)
+
+
+@many(400)
+@given(st.lists(junk(), max_size=30), episodes(6), SEEDS)
+def test_fold_and_oracle_agree_on_junk(garbage: list[Event], facts: list[Event], seed: int) -> None:
+    mixed = [*facts, *garbage]
+    random.Random(seed).shuffle(mixed)
+    compare(mixed)
+
+
+@many(150)
+@given(SEEDS, st.integers(66, 150), SHARES, APART)
+def test_fold_and_oracle_agree_beyond_what_is_held(seed: int, n_steps: int, share: float, apart: int) -> None:
+    from tests.unit.engine.stories import Story
+
+    story = Story().begin().run(n_steps)
+    story.end()
+    arrived, _ = without(story.facts, seed, share / 4)
+    compare([*interleave(arrived, seed, apart * 2), sealed()])
+
+
+def test_the_oracle_shares_no_code_with_the_engine() -> None:
+    script = (
+        "import sys, tests.simulation.oracle, tests.simulation.oracle_verdict\n"
+        "print([name for name in sys.modules if name.startswith('stepwell.engine')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+_ = model
