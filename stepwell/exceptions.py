@@ -11,6 +11,7 @@
     ├── SchemaCompatibilityError    a schema changed in a way that old readers or writers cannot bear
     ├── LogError                    the message log refused or could not be reached
     │   ├── LogUnavailableError     the log is away; trying again can help        (retriable)
+    │   │   └── StillQueuedError    records are not written yet; flush again, do not send them again
     │   ├── TransactionAbortedError the transaction was rolled back; redo the batch (retriable)
     │   ├── FencedError             another worker took this slot; stop
     │   ├── PositionLostError       a needed offset is below the log's start; never reset silently
@@ -83,6 +84,10 @@ class LogUnavailableError(LogError):
     """The message log cannot be reached now."""
 
     retriable = True
+
+
+class StillQueuedError(LogUnavailableError):
+    """Records were not written in time; the producer keeps them: flush again, sending again would double them."""
 
 
 class TransactionAbortedError(LogError):

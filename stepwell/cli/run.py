@@ -174,7 +174,8 @@ def _summary(log: "MessageLog", todos: "list[Todo]") -> "Summary":
 
     episode_ids = [todo.episode.episode_id for todo in todos]
     folded = fold_episodes(log, Codec(), episode_ids)
-    return summarise(folded[episode_id] for episode_id in episode_ids if episode_id in folded)
+    states = [folded[episode_id] for episode_id in episode_ids if episode_id in folded]
+    return summarise(states, planned=len(todos))
 
 
 def _new_run_id(name: str) -> str:
@@ -184,7 +185,7 @@ def _new_run_id(name: str) -> str:
 def _checked_run_id(run_id: str) -> str:
     from stepwell.adapters.runs.spec import NAME_PATTERN
 
-    if not re.match(NAME_PATTERN, run_id) or len(run_id) > RUN_ID_CHARS_MAX:
+    if not re.fullmatch(NAME_PATTERN.removesuffix("$"), run_id) or len(run_id) > RUN_ID_CHARS_MAX:
         raise ConfigurationError(
             f"--run-id {run_id!r}: expected up to {RUN_ID_CHARS_MAX} letters, digits, dots, dashes and underscores"
         )

@@ -79,7 +79,8 @@ class Producer(Protocol):
 
         Raises:
             LogError: one or more were refused; the first reason is told.
-            LogUnavailableError: not done in time; the records may or may not be in the log.
+            StillQueuedError: not done in time; they stay queued, and may or may not be in the log already. Flush again.
+            LogUnavailableError: refused, because the log is away. Send them again.
         """
 
     def close(self) -> None:

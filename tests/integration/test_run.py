@@ -198,3 +198,85 @@ def test_a_wrong_spec_starts_nothing(tmp_path: Path) -> None:
     assert process.returncode == 2
     assert f"{spec}:2: seed: unknown key" in output
     assert not (tmp_path / "home" / "log").exists()
+
+
+STUBBORN = """\
+run: stubborn
+seeds: [1]
+max_steps: 60
+timeouts: {{start_s: 90, reset_s: 60, step_s: 60, act_s: 300}}
+scenes:
+  - {{name: balance, task: gymnasium/InvertedPendulum-v5, options: {{success_steps: 3}}}}
+policies:
+  - {{name: stubborn, kind: python, options: {{target: "{file}:Stubborn", arguments: {{hang_at: {hang_at}}}}}}}
+"""
+STUBBORN_POLICY = """\
+import atexit, signal, threading, time
+import numpy as np
+
+class Stubborn:
+    def __init__(self, hang_at):
+        self.hang_at = hang_at
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        atexit.register(time.sleep, 600)
+        threading.Thread(target=time.sleep, args=(600,)).start()  # the interpreter would wait for it, too
+
+    def act(self, observation, step):
+        if step == self.hang_at:
+            time.sleep(600)
+        return np.zeros(1)
+"""
+
+
+def stubborn(directory: Path, hang_at: int) -> Path:
+    (directory / "stubborn.py").write_text(STUBBORN_POLICY)
+    spec = directory / "stubborn.yaml"
+    spec.write_text(STUBBORN.format(file=directory / "stubborn.py", hang_at=hang_at))
+    return spec
+
+
+def still_there(processes: list[psutil.Process]) -> list[psutil.Process]:
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    return alive
+
+
+def test_a_policy_that_will_not_end_is_ended_with_the_run(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    process = start(stubborn(tmp_path, hang_at=-1), home)
+    wait_until(lambda: steps_seen(home) >= 1, "the episode runs")
+    children = psutil.Process(process.pid).children(recursive=True)
+    output = finish(process)
+    assert process.returncode == 0, output
+    assert "scored 1" in output
+    assert attempts_of(home) == [[("success", None)]]
+    assert not still_there(children)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_at_once_and_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    home = tmp_path / "home"
+    process = start(stubborn(tmp_path, hang_at=2), home, "--run-id", "s1")
+    wait_until(lambda: steps_seen(home) >= 2, "the policy hangs")
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) == 2
+    process.send_signal(number)
+    with pytest.raises(subprocess.TimeoutExpired):  # it waits for the answer of the policy
+        process.wait(2)
+    process.send_signal(number)
+    output = finish(process)
+    assert process.returncode == 130, output
+    assert "once more to end at once" in output
+    assert "Traceback" not in output
+    assert not still_there(children)
+    assert attempts_of(home) == [[(None, None)]], "nobody can tell now how the attempt ended"
+
+
+def test_sigterm_ends_like_ctrl_c(tmp_path: Path, slow_spec: Path) -> None:
+    home = tmp_path / "home"
+    process = start(slow_spec, home)
+    wait_until(lambda: steps_seen(home) >= 5, "the first episode runs")
+    process.terminate()
+    output = finish(process)
+    assert process.returncode == 130, output
+    assert [("aborted", "aborted_by_operator")] in attempts_of(home)
+    assert "aborted 1 · missing 2" in output

@@ -12,7 +12,7 @@ from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, Availability, ba
 from stepwell.adapters.logs.kafka_consumer import KafkaMembership
 from stepwell.adapters.logs.kafka_errors import kafka_error, to_log_error
 from stepwell.engine.ports import GroupMembership, OutgoingRecord, TopicPartition
-from stepwell.exceptions import FencedError, LogError, LogUnavailableError, TransactionAbortedError
+from stepwell.exceptions import FencedError, LogError, LogUnavailableError, StillQueuedError, TransactionAbortedError
 
 __all__ = ["KafkaProducer", "KafkaTransactionalProducer"]
 
@@ -116,7 +116,7 @@ class KafkaProducer:
         if (refused := self._sender.take_refused()) is not None:
             raise refused
         if left:
-            raise LogUnavailableError(
+            raise StillQueuedError(
                 f"Kafka did not acknowledge {left} record(s) within {timeout_s:g} s. They stay queued; they may or may "
                 "not be in the log already. Flush again."
             )

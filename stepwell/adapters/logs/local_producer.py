@@ -12,7 +12,7 @@ from stepwell.adapters.logs.local_store import Store
 from stepwell.adapters.logs.local_upkeep import Upkeep
 from stepwell.adapters.logs.partitioner import Partitioner
 from stepwell.engine.ports import GroupMembership, OutgoingRecord, TopicPartition
-from stepwell.exceptions import FencedError, LogError, LogUnavailableError, StepwellError
+from stepwell.exceptions import FencedError, LogError, StepwellError, StillQueuedError
 
 _QUEUE_RECORDS_MAX = 100_000
 _QUEUE_BYTES_MAX = 64 * 1024 * 1024
@@ -70,7 +70,7 @@ class LocalProducer:
             while (self._queue.count or self._writing) and self._reason is None:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise LogUnavailableError(
+                    raise StillQueuedError(
                         f"{self._store.where}: {self._queue.count} records and more were not written in {timeout_s} s"
                     )
                 self._changed.wait(left)

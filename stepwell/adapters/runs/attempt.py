@@ -1,5 +1,6 @@
 """Runs one attempt: simulator and policy in their own processes, every fact recorded as it happens."""
 
+import contextlib
 import threading
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from stepwell.adapters.processes import ProcessFailedError
 from stepwell.adapters.runs.plan import PlannedEpisode
 from stepwell.adapters.runs.recorder import AttemptRecorder
 from stepwell.adapters.simulators import Reset, SimulatorDescription, SimulatorProcess, SimulatorSpec
+from stepwell.exceptions import StepwellError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,6 @@ class WarmPair:
         self._policy: PolicyProcess | None = None
         self._policy_key: object = None
         self._policy_description: PolicyDescription | None = None
-
-    @property
-    def simulator_spec(self) -> SimulatorSpec | None:
-        """What the warm simulator was started with."""
-        return self._simulator_spec
 
     def simulator(self, episode: PlannedEpisode) -> tuple[SimulatorProcess, SimulatorDescription]:
         """The running simulator for this episode; started where needed."""
@@ -85,7 +82,8 @@ def run_attempt(
     """Run one claimed attempt to its end and record it.
 
     A component that breaks ends the attempt as a recorded failure, not as an exception. ``stop`` ends it between two
-    steps as aborted.
+    steps as aborted. What goes wrong on our side is raised; where the log still takes it, the attempt is told to be
+    lost, so that nobody waits for it.
     """
     try:
         ending = _run(episode, recorder, pair, stop)
@@ -93,6 +91,11 @@ def run_attempt(
         pair.close()
         recorder.failed(failure.failure_type, failure.component, _cause(failure), failure.exit_code)
         ending = failure.failure_type
+    except Exception as error:
+        pair.close()
+        with contextlib.suppress(StepwellError):
+            recorder.failed("host_lost", "host", f"the host could not go on: {error}")
+        raise
     return AttemptResult(ending, recorder.n_steps)
 
 
@@ -101,6 +104,8 @@ def _run(episode: PlannedEpisode, recorder: AttemptRecorder, pair: WarmPair, sto
     simulator, description = pair.simulator(episode)
     reset = simulator.reset(episode.seed, timeout_s=timeouts.reset_s)
     recorder.ready(description, reset)
+    if stop.is_set():  # a policy can take minutes to load
+        return _aborted(recorder)
     policy, policy_description = pair.policy(episode)
     policy.reset(
         task=episode.simulator.full_task, seed=episode.seed, description=description, timeout_s=timeouts.reset_s
@@ -124,8 +129,7 @@ def _steps(
         recorder.action_sent(step, chunk)
         for row in range(chunk.n_steps):
             if stop.is_set():
-                recorder.aborted("the run was interrupted")
-                return "aborted"
+                return _aborted(recorder)
             result = simulator.step(chunk.action, row=row, timeout_s=episode.timeouts.step_s)
             recorder.step_done(step, result)
             observation = result.observation
@@ -140,6 +144,11 @@ def _steps(
             if reason is not None:
                 recorder.ended(reason, result.success)
                 return reason
+
+
+def _aborted(recorder: AttemptRecorder) -> str:
+    recorder.aborted("the run was interrupted")
+    return "aborted"
 
 
 def _cause(failure: ProcessFailedError) -> str:

@@ -9,12 +9,13 @@ from structlog.contextvars import bound_contextvars
 
 from stepwell.adapters.history import fold_episodes
 from stepwell.adapters.runs.attempt import AttemptResult, WarmPair, run_attempt
-from stepwell.adapters.runs.claims import ClaimReader
+from stepwell.adapters.runs.claims import ClaimReader, log_ends
 from stepwell.adapters.runs.plan import PlannedEpisode
 from stepwell.adapters.runs.recorder import AttemptRecorder, HostIdentity
 from stepwell.adapters.runs.todo import Todo, judge
 from stepwell.adapters.runs.writer import LogWriter
-from stepwell.engine.ports import MessageLog
+from stepwell.adapters.simulators.install import environment_python
+from stepwell.engine.ports import MessageLog, TopicPartition
 from stepwell.events.codec import Codec
 from stepwell.exceptions import LogUnavailableError, StepwellError
 
@@ -22,6 +23,8 @@ _logger = structlog.get_logger(__name__)
 
 CLAIM_PATIENCE_S = 1.0
 DRAIN_TIMEOUT_S = 120.0
+LAST_WORDS_S = 2.0
+"""How long a run that cannot go on waits for the log to take what is queued."""
 
 Progress = Callable[[PlannedEpisode, AttemptResult], None]
 """Called after each attempt, from the slot's thread, one at a time."""
@@ -41,42 +44,66 @@ class Host:
         self._retry_errors = retry_errors
         self._lock = threading.Lock()
         self._failures: list[BaseException] = []
+        self._broken = threading.Event()
+        self._claims_from: dict[TopicPartition, int] | None = None
 
     def standing(self, episodes: Sequence[PlannedEpisode]) -> list[Todo]:
         """Where each planned episode stands in the log now."""
+        # Claims are followed from here, so that another host's is never missed while the log is being read.
+        self._claims_from = log_ends(self._log)
         states = fold_episodes(self._log, self._codec, [episode.episode_id for episode in episodes])
         return [
             judge(episode, states, self._identity.producer_id, retry_errors=self._retry_errors) for episode in episodes
         ]
 
     def run(self, todos: Sequence[Todo], stop: threading.Event, progress: Progress) -> None:
-        """Run what is missing among ``todos``; returns when all is done and durable, or soon after ``stop``.
+        """Run what is missing among ``todos`` (from `standing`).
+
+        Returns when all is done and durable, or soon after ``stop``. A slot that breaks ends the run: the others finish
+        the attempt that they are at. An interrupt raised here ends at once; what runs then is found as interrupted.
 
         Raises:
             LogError: the log refused facts for good, or did not come back to take the last ones.
-            MissingPartError: a simulator's environment is not installed.
+            MissingPartError: a simulator's environment is not installed; nothing was written.
         """
         missing = [todo for todo in todos if todo.standing not in ("done", "elsewhere")]
         if not missing:
             return
-        claims = ClaimReader(self._log, self._codec, [todo.episode.episode_id for todo in missing])
+        for simulator in dict.fromkeys(todo.episode.simulator.simulator for todo in missing):
+            environment_python(simulator)
+        ids = [todo.episode.episode_id for todo in missing]
+        claims = ClaimReader(self._log, self._codec, ids, self._claims_from or log_ends(self._log))
         writer = LogWriter(self._log, self._codec)
         try:
-            work = _Work([(todo.episode, *self._announce(todo, writer)) for todo in missing])
-            slots = [
-                threading.Thread(target=self._slot, args=(work, claims, writer, stop, progress), name=f"slot-{i}")
-                for i in range(min(self._parallel, len(missing)))
-            ]
-            for slot in slots:
-                slot.start()
-            for slot in slots:
-                slot.join()
-            if self._failures:
-                raise self._failures[0]
+            self._run_slots(missing, claims, writer, stop, progress)
             writer.drain(DRAIN_TIMEOUT_S)
         finally:
-            writer.close()
+            self._broken.set()
+            writer.close(LAST_WORDS_S)
             claims.close()
+
+    def _run_slots(
+        self, missing: Sequence[Todo], claims: ClaimReader, writer: LogWriter, stop: threading.Event, progress: Progress
+    ) -> None:
+        items = []
+        for todo in missing:
+            if stop.is_set():
+                break
+            items.append((todo.episode, *self._announce(todo, writer)))
+        work = _Work(items)
+        # Daemons, so that an interrupt need not wait for a component that hangs; their processes end with ours.
+        slots = [
+            threading.Thread(
+                target=self._slot, args=(work, claims, writer, stop, progress), name=f"slot-{i}", daemon=True
+            )
+            for i in range(min(self._parallel, len(missing)))
+        ]
+        for slot in slots:
+            slot.start()
+        for slot in slots:
+            slot.join()
+        if self._failures:
+            raise self._failures[0]
 
     def _announce(self, todo: Todo, writer: LogWriter) -> tuple[int, int]:
         """Say in the log that the episode is wanted (again): (attempt to run, the host's next sequence in it)."""
@@ -99,12 +126,12 @@ class Host:
         pair = WarmPair()
         last: PlannedEpisode | None = None
         try:
-            while not stop.is_set() and (item := work.take(last)) is not None:
+            while not self._ending(stop) and (item := work.take(last)) is not None:
                 episode, attempt, host_seq = item
                 recorder = AttemptRecorder(writer.put, episode, attempt, self._identity, host_seq)
                 with bound_contextvars(episode_id=episode.episode_id, attempt=attempt, trace_id=recorder.trace_id):
                     recorder.claimed()
-                    if not self._won(claims, episode, attempt, stop):
+                    if not self._won(claims, writer, episode, attempt, stop):
                         continue
                     result = run_attempt(episode, recorder, pair, stop)
                     last = episode
@@ -112,18 +139,24 @@ class Host:
                 with self._lock:
                     progress(episode, result)
         except BaseException as error:
-            # One broken slot must not leave the others running into the same wall.
+            # The others finish what they are at: nobody stopped those attempts, and they may end well.
             self._failures.append(error)
-            stop.set()
+            self._broken.set()
             if not isinstance(error, StepwellError):
                 _logger.exception("slot_broke")
         finally:
             pair.close()
 
-    def _won(self, claims: ClaimReader, episode: PlannedEpisode, attempt: int, stop: threading.Event) -> bool:
+    def _ending(self, stop: threading.Event) -> bool:
+        return stop.is_set() or self._broken.is_set()
+
+    def _won(
+        self, claims: ClaimReader, writer: LogWriter, episode: PlannedEpisode, attempt: int, stop: threading.Event
+    ) -> bool:
         """Whether our claim is the first in the log. Waits as long as the log is away."""
         told = False
-        while not stop.is_set():
+        while not self._ending(stop):
+            writer.check()  # it may have stopped for good, with our claim in its queue
             try:
                 winner = claims.wait_for(episode.episode_id, attempt, CLAIM_PATIENCE_S)
             except LogUnavailableError:

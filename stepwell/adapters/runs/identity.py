@@ -36,6 +36,10 @@ def hold_identity(home: Path, run_id: str) -> Iterator[HostIdentity]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigurationError(f"run {run_id!r} is being run by another process on this machine") from None
+        except OSError as error:
+            raise ConfigurationError(
+                f"{file.name}: cannot be locked: {error.strerror}; set STEPWELL_HOME to a directory on a local disk"
+            ) from None
         file.seek(0)
         producer_id = _read(file.read())
         if producer_id is None:
@@ -44,15 +48,26 @@ def hold_identity(home: Path, run_id: str) -> Iterator[HostIdentity]:
             file.write(json.dumps({"producer_id": producer_id}))
             file.flush()
             os.fsync(file.fileno())
+            _sync(directory)
         yield HostIdentity(producer_id, socket.gethostname(), os.getpid(), _user())
 
 
 def _read(text: str) -> str | None:
     """The kept id; None for a new file or one that a crash left half written (nothing was recorded under it yet)."""
     try:
-        return str(json.loads(text)["producer_id"])
+        producer_id = json.loads(text)["producer_id"]
     except (ValueError, KeyError, TypeError):
         return None
+    return producer_id if isinstance(producer_id, str) and producer_id else None
+
+
+def _sync(directory: Path) -> None:
+    """Make a new file's name outlive a power cut: facts in the log will be told apart by what it holds."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _user() -> str:

@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 
 from stepwell.adapters.ids import new_event_id
 from stepwell.adapters.policies import Chunk, PolicyDescription
+from stepwell.adapters.processes import InvalidActionError, ProcessFailedError
 from stepwell.adapters.runs.plan import PlannedEpisode
 from stepwell.adapters.simulators import Reset, SimulatorDescription, StepResult
 from stepwell.events import model
+from stepwell.exceptions import EncodeError
 
 EventT = TypeVar("EventT", bound=model.Event)
 
@@ -34,6 +36,9 @@ class HostIdentity:
 
 class AttemptRecorder:
     """The facts of one attempt, from request to end.
+
+    What simulator or policy gave and no event can hold (a NaN step time, an empty chunk, far too much of something) is
+    that component's failure: `ProcessFailedError`. A fact that was refused takes no sequence.
 
     Attributes:
         n_steps: steps recorded as done.
@@ -135,7 +140,6 @@ class AttemptRecorder:
     def step_done(self, step: int, result: StepResult) -> None:
         """Step ``step`` was done with the action recorded last."""
         self._sim_time = result.sim_time
-        self.n_steps = step + 1
         self._write(
             model.StepDone,
             step=step,
@@ -149,6 +153,7 @@ class AttemptRecorder:
             state_digest=result.state_digest,
             step_wall_s=result.step_wall_s,
         )
+        self.n_steps = step + 1
 
     # --- agent ---
 
@@ -163,7 +168,7 @@ class AttemptRecorder:
 
     def action_sent(self, first_step: int, chunk: Chunk) -> None:
         """The policy chose a chunk of actions from observation ``first_step``."""
-        self._last_action_seq = self._next_seq["agent"]
+        seq = self._next_seq["agent"]
         self._write(
             model.ActionSent,
             step=first_step,
@@ -173,6 +178,7 @@ class AttemptRecorder:
             observed_step=first_step,
             inference_s=chunk.inference_s,
         )
+        self._last_action_seq = seq
 
     # --- the head ---
 
@@ -202,19 +208,32 @@ class AttemptRecorder:
     def _write(self, kind: type[EventT], *, step: int | None = None, **fields: Any) -> None:
         producer = kind.PRODUCER
         seq = self._next_seq[producer]
-        self._next_seq[producer] = seq + 1
-        self._publish(
-            kind(
-                event_id=new_event_id(),
-                run_id=self._episode.run_id,
-                episode_id=self._episode.episode_id,
-                attempt=self._attempt,
-                producer_id=self._producer_ids[producer],
-                producer_seq=seq,
-                occurred_at=time.time_ns() // 1000,
-                trace_id=self._trace_id,
-                sim_time=self._sim_time if producer != "host" else None,
-                step=step,
-                **fields,
-            )
+        event = kind(
+            event_id=new_event_id(),
+            run_id=self._episode.run_id,
+            episode_id=self._episode.episode_id,
+            attempt=self._attempt,
+            producer_id=self._producer_ids[producer],
+            producer_seq=seq,
+            occurred_at=time.time_ns() // 1000,
+            trace_id=self._trace_id,
+            sim_time=self._sim_time if producer != "host" else None,
+            step=step,
+            **fields,
         )
+        try:
+            self._publish(event)
+        except EncodeError as error:
+            raise _unfit(event, error) from error
+        self._next_seq[producer] = seq + 1
+
+
+def _unfit(event: model.Event, error: EncodeError) -> Exception:
+    """Whose failure it is that a fact cannot be written."""
+    if isinstance(event, model.ActionSent):
+        return InvalidActionError(f"The policy's action cannot be recorded: {error}")
+    if event.PRODUCER == "host":
+        return error
+    component, failure_type = ("sim", "sim_exception") if event.PRODUCER == "sim" else ("agent", "agent_exception")
+    what = f"What the {'simulator' if component == 'sim' else 'policy'} gave cannot be recorded as {event.TYPE}"
+    return ProcessFailedError(f"{what}: {error}", component=component, failure_type=failure_type)

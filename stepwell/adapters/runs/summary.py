@@ -19,7 +19,7 @@ class Tally:
 
     Attributes:
         planned: asked for.
-        attempted: at least one attempt was claimed.
+        attempted: a host took at least one attempt.
         scored: ended in success or failure of the policy.
         succeeded: of those scored.
         errored: ended by the simulator's or the infrastructure's fault.
@@ -81,24 +81,22 @@ class Summary:
 
 
 def counting_verdict(state: EpisodeState) -> VerdictIssued | None:
-    """The verdict that stands for an episode: of the first attempt that was scored, else of the last that ended.
+    """The verdict that stands for an episode: of the first attempt that was scored, else of the last one.
 
-    So an attempt lost to infrastructure may be made good by a later one, but a policy's failure never.
+    So an attempt lost to infrastructure may be made good by a later one, but a policy's failure never. None while the
+    last attempt has not ended and none before it was scored. The view ``episode_results`` follows the same rule.
     """
     last: VerdictIssued | None = None
     for number in sorted(state.attempts):
         attempt = state.attempts[number]
-        verdict = verdict_of(attempt) if isinstance(attempt, AttemptState) else None
-        if verdict is None:
-            continue
-        last = verdict
-        if verdict.outcome in ("success", "failure"):
-            return verdict
+        last = verdict_of(attempt) if isinstance(attempt, AttemptState) else None
+        if last is not None and last.outcome in ("success", "failure"):
+            return last
     return last
 
 
-def summarise(episodes: Iterable[EpisodeState]) -> Summary:
-    """Count folded episodes."""
+def summarise(episodes: Iterable[EpisodeState], planned: int = 0) -> Summary:
+    """Count folded episodes. ``planned``: how many the plan has, where not all may have been asked for yet."""
     total = Tally()
     groups: dict[tuple[str, str, str], Group] = {}
     for state in episodes:
@@ -109,12 +107,13 @@ def summarise(episodes: Iterable[EpisodeState]) -> Summary:
         key = (request.policy, request.scene, request.perturbation)
         group = groups.setdefault(key, Group(*key))
         verdict = counting_verdict(state)
-        claimed = any(attempt.claimed for attempt in attempts)
+        claimed = any(attempt.claimed or attempt.ready for attempt in attempts)
         for tally in (total, group.tally):
             _count(tally, verdict, claimed)
         if verdict is not None and verdict.failure_type is not None:
             cause = (verdict.fault or "", verdict.failure_type)
             group.causes[cause] = group.causes.get(cause, 0) + 1
+    total.planned = max(total.planned, planned)
     return Summary(total, tuple(groups.values()))
 
 

@@ -9,12 +9,15 @@ from stepwell.adapters.runs.plan import PlannedEpisode
 from stepwell.engine.state import AttemptState, EpisodeState
 from stepwell.engine.verdict import verdict_of
 
+NO_ANSWER = ("host_lost", "silent_timeout")
+"""Failure types that say only that whoever ran the attempt has vanished."""
+
 Standing = Literal["new", "requested", "interrupted", "again", "done", "elsewhere"]
 """Where an episode stands:
 
 * ``new``: never asked for; ``requested``: asked for, nobody took it;
-* ``interrupted``: this host had it when an earlier process died; ``again``: it ended without an answer (aborted, or its
-  host was lost), or with an error that is to be tried again;
+* ``interrupted``: this host had it when an earlier process died; ``again``: it ended without an answer (aborted, its
+  host was lost, or it fell silent), or with an error that is to be tried again;
 * ``done``: it has its answer; ``elsewhere``: another host has it now.
 """
 
@@ -51,7 +54,7 @@ def _standing(attempt: AttemptState, producer_id: str, retry_errors: bool) -> St
             return "requested"
         return "interrupted" if attempt.host.producer_id == producer_id else "elsewhere"
     verdict = verdict_of(attempt)
-    unanswered = verdict is None or verdict.outcome == "aborted" or verdict.failure_type == "host_lost"
+    unanswered = verdict is None or verdict.outcome == "aborted" or verdict.failure_type in NO_ANSWER
     if unanswered or (retry_errors and verdict is not None and verdict.outcome == "error"):
         return "again"
     return "done"
