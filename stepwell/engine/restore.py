@@ -12,7 +12,7 @@ Nothing is ever reset: where a needed record is below the log's start, `Position
 from stepwell.engine.detector_worker import EventCodec
 from stepwell.engine.loop import Report
 from stepwell.engine.partition import EpisodePartition, Markers
-from stepwell.engine.ports import Consumer, MessageLog, RecordBatch, TopicPartition
+from stepwell.engine.ports import Consumer, MessageLog, RecordBatch, TopicPartition, Watermarks
 from stepwell.engine.reading import read_range
 from stepwell.engine.snapshot import FOLD_HASH, SEALED, SnapshotRefusedError, restore
 from stepwell.engine.state import AttemptState, SealedAttempt
@@ -75,7 +75,8 @@ class EngineRestore:
             # The last owner may have committed between the two readings.
             committed = consumer.committed([source]).get(source)
             saved = self._read_saved(source, consumer)
-        position = self._agreed_position(source, committed, saved, consumer)
+        marks = consumer.watermarks(source)
+        position = self._agreed_position(source, committed, saved, marks)
         partition = EpisodePartition(
             source,
             position,
@@ -90,7 +91,7 @@ class EngineRestore:
             [position if saved.position is None else saved.position.rewind_offset]
             + [snapshot.first_offset for snapshot in refolded.values()]
         )
-        self._check_range(source, rewind, position, saved, consumer)
+        self._check_range(source, rewind, position, saved, marks)
         for batch in read_range(self._log, source, rewind, position):
             partition.uncover(partition.fold(batch, _say_nothing, skip_held=True), 0)
         partition.position = position
@@ -142,7 +143,7 @@ class EngineRestore:
         self._markers.put(source.partition, saved.sealed.values())
         saved.sealed.clear()
 
-    def _agreed_position(self, source: TopicPartition, committed: int | None, saved: _Saved, consumer: Consumer) -> int:
+    def _agreed_position(self, source: TopicPartition, committed: int | None, saved: _Saved, marks: Watermarks) -> int:
         name = f"{source.topic}/{source.partition}"
         if saved.position is None:
             if saved.latest or committed is not None:
@@ -151,7 +152,7 @@ class EngineRestore:
                     "saved position: its records are gone, and with them the open attempts. Restore the topic; or, to "
                     f"fold everything anew, delete the group {GROUP} and the rest of that topic"
                 )
-            return consumer.watermarks(source).low
+            return marks.low
         at = saved.position.committed_offset
         if committed is None:
             # Kafka forgets a group's positions some days after its last member has left.
@@ -166,9 +167,9 @@ class EngineRestore:
         return at
 
     def _check_range(
-        self, source: TopicPartition, rewind: int, position: int, saved: _Saved, consumer: Consumer
+        self, source: TopicPartition, rewind: int, position: int, saved: _Saved, marks: Watermarks
     ) -> None:
-        low, high = consumer.watermarks(source)
+        low, high = marks
         name = f"{source.topic}/{source.partition}"
         if rewind < low:
             open_now = [f"{episode}/{attempt}" for episode, attempt in saved.latest]
