@@ -4,7 +4,7 @@ Three sources, the strongest first: environment variables (``STEPWELL_LOG``), on
 ``./stepwell.toml``, else ``$STEPWELL_HOME/stepwell.toml``), the defaults below. A name that none of these knows is an
 error, never ignored: a misspelt setting must not quietly leave the default in force.
 
-Only the command line reads settings; everything below it takes plain arguments.
+Only the command line and `stepwell.api` read settings; everything below them takes plain arguments.
 """
 
 import functools
