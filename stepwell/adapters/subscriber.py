@@ -8,10 +8,12 @@ thread keeps polling, so that hours of training cost neither the group membershi
 partitions.
 """
 
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -19,7 +21,7 @@ from typing import Self
 import structlog
 
 from stepwell.adapters.ids import new_event_id
-from stepwell.engine.ports import Consumer, MessageLog, TopicPartition
+from stepwell.engine.ports import Consumer, MessageLog, RecordBatch, TopicPartition
 from stepwell.engine.publish import outgoing
 from stepwell.events.codec import Codec
 from stepwell.events.model import RetrainAnswered, RetrainRequested, RetrainWithdrawn
@@ -50,16 +52,26 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    deliveries: tuple[Delivery, ...]
-    source: TopicPartition
-    end: int
+    """One delivery on its way.
+
+    Attributes:
+        delivery: what is handed out.
+        done_at: the position to commit once it was handled: everything below has been handled, or concerns nobody here.
+        last: whether it is the last of what was read; then its partition goes on.
+        tenure: how often the partition had been taken away when it was read.
+    """
+
+    delivery: Delivery
+    done_at: int
+    last: bool
+    tenure: int
 
 
 class Subscription:
     """An endless iterator over requests; a context manager.
 
-    The delivery before is taken as handled when the next one is asked for (or `handled` is called). Leaving the loop by
-    an exception leaves it unhandled: it comes again.
+    The delivery before is taken as handled when the next one is asked for (or `handled` is called). Leaving the loop,
+    by ``break`` or by an exception, leaves the last one unhandled: it comes again.
     """
 
     def __init__(
@@ -91,11 +103,14 @@ class Subscription:
         self._codec = codec
         self._policies = policies
         self._withdrawals = withdrawals
-        self._work: queue.Queue[_Work | LogError] = queue.Queue()
-        self._finished: queue.Queue[_Work] = queue.Queue()
+        self._group = group
+        self._work: queue.Queue[_Work] = queue.Queue()
+        self._finished: deque[_Work] = deque()
         self._current: _Work | None = None
+        self._failure: LogError | None = None
         self._closing = threading.Event()
-        self._revoked: set[TopicPartition] = set()
+        self._tenures: dict[TopicPartition, int] = {}
+        """How often each partition has been taken away. Written by the consumer's thread only."""
         self._producer = log.producer()
         consumer = log.consumer(group=group, instance_id=instance_id)
         self._thread = threading.Thread(target=self._run, args=(consumer,), name="subscription", daemon=True)
@@ -111,25 +126,38 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Delivery]:
         while not self._closing.is_set():
-            yield from self._next_batch(timeout_s=POLL_S)
+            delivery = self.receive(POLL_S)
+            if delivery is not None:
+                yield delivery
+                self.handled()
 
-    def receive(self, timeout_s: float) -> list[Delivery]:
-        """The requests that came next, all of one partition and in order; empty when none came in time.
+    def receive(self, timeout_s: float) -> Delivery | None:
+        """The request that comes next; None when none came in time. Call `handled` after working on it.
 
-        Call `handled` after working on them.
+        Raises:
+            LogError: the log cannot be read any more.
         """
         deadline = time.monotonic() + timeout_s
-        while (left := deadline - time.monotonic()) > 0:
-            work = self._take(min(left, POLL_S))
-            if work is not None:
-                return list(work.deliveries)
-        return []
+        while not self._closing.is_set():
+            if self._failure is not None:
+                raise self._failure
+            left = deadline - time.monotonic()
+            try:
+                work = self._work.get(timeout=min(max(left, 0.0), POLL_S))
+            except queue.Empty:
+                if left <= 0:
+                    return None
+                continue
+            if self._is_ours(work):  # else another member has it now
+                self._current = work
+                return work.delivery
+        return None
 
     def handled(self) -> None:
         """What was handed out last is done: it won't come again."""
         work, self._current = self._current, None
         if work is not None:
-            self._finished.put(work)
+            self._finished.append(work)
 
     def answer(
         self, request: RetrainRequested, status: str, *, detail: str = "", new_checkpoint: str | None = None
@@ -144,7 +172,8 @@ class Subscription:
 
         Raises:
             ValueError: no such status.
-            LogError: the answer was refused; `LogUnavailableError`: it may or may not be in the log. Call again.
+            LogError: the answer was refused.
+            LogUnavailableError: it may or may not be in the log. Call again; an answer given twice counts once.
         """
         if status not in STATUSES:
             raise ValueError(f"status must be one of {', '.join(STATUSES)}; got {status!r}")
@@ -153,7 +182,7 @@ class Subscription:
             run_id=request.run_id,
             episode_id=request.episode_id,
             attempt=request.attempt,
-            producer_id="trainer",
+            producer_id=self._group,
             producer_seq=0,
             occurred_at=time.time_ns() // 1000,
             trace_id=request.trace_id,
@@ -163,7 +192,14 @@ class Subscription:
             new_checkpoint=new_checkpoint,
             detail=detail,
         )
-        self._producer.send([outgoing(self._codec, answer)])
+        record = outgoing(self._codec, answer)
+        try:
+            self._producer.send([record])
+        except LogUnavailableError:
+            # An answer from before was refused meanwhile; the producer tells why, and is then ready again.
+            with contextlib.suppress(LogUnavailableError):
+                self._producer.flush(ANSWER_TIMEOUT_S)
+            self._producer.send([record])
         self._producer.flush(ANSWER_TIMEOUT_S)
 
     def close(self) -> None:
@@ -174,29 +210,15 @@ class Subscription:
         if self._owns_log:
             self._log.close()
 
-    def _next_batch(self, timeout_s: float) -> Iterator[Delivery]:
-        work = self._take(timeout_s)
-        if work is not None:
-            yield from work.deliveries
-            self.handled()
-
-    def _take(self, timeout_s: float) -> _Work | None:
-        try:
-            work = self._work.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-        if isinstance(work, LogError):
-            self._closing.set()
-            raise work
-        self._current = work
-        return work
+    def _is_ours(self, work: _Work) -> bool:
+        return self._tenures.get(work.delivery.source, 0) == work.tenure
 
     # --- the consumer's thread ---
 
     def _run(self, consumer: Consumer) -> None:
         told = False
         try:
-            consumer.subscribe([RETRAIN_REQUESTS], on_assign=self._on_assign, on_revoke=self._on_revoke)
+            consumer.subscribe([RETRAIN_REQUESTS], on_revoke=self._on_revoke)
             while not self._closing.is_set():
                 try:
                     self._turn(consumer)
@@ -208,47 +230,57 @@ class Subscription:
                     self._closing.wait(POLL_S)
             self._commit_finished(consumer)
         except LogError as error:
-            self._work.put(error)
+            self._failure = error
+        except Exception as error:
+            _logger.exception("subscription_broke")
+            self._failure = LogError(f"the subscription broke: {error!r}")
         finally:
             consumer.close()
 
     def _turn(self, consumer: Consumer) -> None:
-        for batch in consumer.poll(POLL_RECORDS_MAX, POLL_S):
-            deliveries = [
-                delivery
-                for offset, value, headers in zip(batch.offsets, batch.values, batch.headers, strict=True)
-                if (delivery := self._decode(batch.source, offset, value, headers)) is not None
-            ]
-            work = _Work(tuple(deliveries), batch.source, batch.end)
-            if deliveries:
-                consumer.pause([batch.source])
-                self._work.put(work)
-            else:
-                self._commit(consumer, work)
         self._commit_finished(consumer)
+        passed: dict[TopicPartition, int] = {}
+        for batch in consumer.poll(POLL_RECORDS_MAX, POLL_S):
+            if not self._hand_out(consumer, batch):
+                passed[batch.source] = batch.end
+        for source, end in passed.items():
+            with contextlib.suppress(FencedError):  # passed over again then, by whoever has it now
+                consumer.commit({source: end})
+
+    def _hand_out(self, consumer: Consumer, batch: RecordBatch) -> bool:
+        """Queue the deliveries of a batch and pause its partition; False where it holds none for us."""
+        deliveries = [
+            delivery
+            for offset, value, headers in zip(batch.offsets, batch.values, batch.headers, strict=True)
+            if (delivery := self._decode(batch.source, offset, value, headers)) is not None
+        ]
+        if not deliveries:
+            return False
+        consumer.pause([batch.source])
+        ends = [*(delivery.offset for delivery in deliveries[1:]), batch.end]
+        tenure = self._tenures.get(batch.source, 0)
+        for delivery, end in zip(deliveries, ends, strict=True):
+            self._work.put(_Work(delivery, end, end == batch.end, tenure))
+        return True
 
     def _commit_finished(self, consumer: Consumer) -> None:
-        while True:
-            try:
-                work = self._finished.get_nowait()
-            except queue.Empty:
-                return
-            if work.source in self._revoked:
-                continue  # another member has it now and will see these again
-            self._commit(consumer, work)
-            consumer.resume([work.source])
-
-    def _commit(self, consumer: Consumer, work: _Work) -> None:
-        try:
-            consumer.commit({work.source: work.end})
-        except FencedError:
-            _logger.info("partition_moved", partition=work.source.partition)
-
-    def _on_assign(self, sources: list[TopicPartition]) -> None:
-        self._revoked.difference_update(sources)
+        while self._finished:
+            work = self._finished[0]
+            if self._is_ours(work):  # else another member has it now and will see it again
+                source = work.delivery.source
+                try:
+                    consumer.commit({source: work.done_at})
+                except FencedError as error:
+                    # Taken away, or only on the move: the next poll tells which.
+                    _logger.info("commit_refused", partition=source.partition, reason=str(error))
+                    return
+                if work.last:
+                    consumer.resume([source])
+            self._finished.popleft()  # only now: where the log is away, it is committed later
 
     def _on_revoke(self, sources: list[TopicPartition]) -> None:
-        self._revoked.update(sources)
+        for source in sources:
+            self._tenures[source] = self._tenures.get(source, 0) + 1
 
     def _decode(
         self,
@@ -271,14 +303,3 @@ class Subscription:
             return None
         return Delivery(event, source, offset)
 
-
-def run_for_each(
-    subscription: Subscription, work: Callable[[RetrainRequested], tuple[str, str, str | None]], stop: threading.Event
-) -> None:
-    """Hand each request to ``work`` and answer what it returns (status, detail, new checkpoint), until ``stop``."""
-    while not stop.is_set():
-        for delivery in subscription.receive(timeout_s=1.0):
-            if isinstance(delivery.event, RetrainRequested):
-                status, detail, new_checkpoint = work(delivery.event)
-                subscription.answer(delivery.event, status, detail=detail, new_checkpoint=new_checkpoint)
-        subscription.handled()

@@ -59,13 +59,14 @@ def episodes(
     if as_json:
         _print_json(shown)
         return
-    table = plain_table("episode", "policy", "where", "seed", "outcome", "cause (fault)", "steps", whole=("episode",))
+    cells = []
     for row in shown:
         where = row["scene"] if row["perturbation"] in ("none", "") else f"{row['scene']} + {row['perturbation']}"
         cause = f"{row['failure_type']} ({row['fault']})" if row["failure_type"] else ""
-        table.add_row(row["episode"], row["policy"], where, str(row["seed"]), row["outcome"], cause, str(row["steps"]))
+        cells.append((row["episode"], row["policy"], where, row["seed"], row["outcome"], cause, row["steps"]))
+    columns = ("episode", "policy", "where", "seed", "outcome", "cause (fault)", "steps")
     console = Console(highlight=False)
-    console.print(table)
+    console.print(plain_table(*columns, rows=cells, whole=("episode",)))
     if len(shown) < len(rows):
         console.print(f"the latest {len(shown)} of {len(rows)}; --limit shows more")
 
@@ -221,10 +222,10 @@ def _row(state: "EpisodeState") -> dict[str, Any]:
 
 
 def _print_json(rows: list[dict[str, Any]]) -> None:
-    import json
+    from stepwell.events.plain import as_text
 
     for row in rows:
-        typer.echo(json.dumps(row, ensure_ascii=False))
+        typer.echo(as_text(row))
 
 
 def _print_episode(console: "Console", folded: "FoldedHistory", n_events: int) -> None:

@@ -86,14 +86,15 @@ def print_summary(console: "Console", summary: "Summary") -> None:
     """Counts and rates with Wilson intervals, by policy, scene and perturbation."""
     from stepwell.adapters.runs.summary import describe_rate
 
-    table = plain_table("policy", "scene", "planned", "success of scored (95 %)", "cause (fault)", whole=("policy",))
+    rows = []
     for group in summary.groups:
         causes = "\n".join(f"{n} × {what} ({fault})" for (fault, what), n in sorted(group.causes.items()))
         tally = group.tally
         rate = describe_rate(tally.succeeded, tally.scored, tally.interval_of_scored)
         where = group.scene if group.perturbation == "none" else f"{group.scene} + {group.perturbation}"
-        table.add_row(group.policy, where, str(tally.planned), rate, causes)
-    console.print(table)
+        rows.append((group.policy, where, tally.planned, rate, causes))
+    columns = ("policy", "scene", "planned", "success of scored (95 %)", "cause (fault)")
+    console.print(plain_table(*columns, rows=rows, whole=("policy",)))
     total = summary.total
     console.print(
         f"planned {total.planned} · attempted {total.attempted} · errored {total.errored} · scored {total.scored}"

@@ -25,7 +25,12 @@ def as_plain(record: LogRecord) -> dict[str, Any]:
 
 def as_json(record: LogRecord) -> str:
     """The record as one line of JSON."""
-    return json.dumps(as_plain(record), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return as_text(as_plain(record))
+
+
+def as_text(plain: Any) -> str:
+    """Plain data as one line of JSON, whatever numbers are in it."""
+    return json.dumps(_value(plain), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def time_text(at: int) -> str:
@@ -63,6 +68,8 @@ def _value(value: Any) -> Any:
             return value.hex()
         case list() | tuple():
             return [_value(item) for item in value]
+        case dict():
+            return {name: _value(item) for name, item in value.items()}
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case _:
