@@ -152,7 +152,7 @@ def _forget_actions(attempt: AttemptState) -> None:
 def apply_step(attempt: AttemptState, fact: StepFact | StepDone, nonfinite: bool) -> str | None:
     """``sim::step_done``: step ``step`` was done with the action that it names."""
     step = fact.step
-    if step is None or not 0 <= step < NUMBER_LIMIT:
+    if step is None or not 0 <= step < NUMBER_LIMIT or fact.action_seq > NUMBER_LIMIT:
         return "bad_value"
     actions = attempt.actions
     entry = actions.get(fact.action_seq)

@@ -81,9 +81,11 @@ class Findings(list[Finding]):
             )
         )
 
-    def beyond_end_applied(self, attempt: AttemptState, producer: ProducerState, first: int, last: int) -> None:
-        """Facts beyond the end's last sequence came before the end and have been applied."""
-        attempt.violation_count += last - first + 1
+    def beyond_end_applied(
+        self, attempt: AttemptState, producer: ProducerState, first: int, last: int, count: int
+    ) -> None:
+        """So many facts beyond the end's last sequence came before the end and had their turn; the others are lost."""
+        attempt.violation_count += count
         if len(attempt.violations) < LIST_LIMIT:
             attempt.violations.append(
                 Violation("beyond_end", "", producer.name, producer.producer_id or "", first, -1, -1)

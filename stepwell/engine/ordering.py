@@ -21,6 +21,7 @@ from stepwell.engine.state import (
     HOLD_LIMIT,
     HOST,
     LIST_LIMIT,
+    NUMBER_LIMIT,
     PREVIOUS_GIVEN_UP,
     PREVIOUS_OPEN,
     SIM,
@@ -51,7 +52,8 @@ def waits_for(attempt: AttemptState, fact: Fact) -> Owed | None:
     if isinstance(fact, StepFact):
         agent = attempt.agent
         last = announced_last(attempt, AGENT)
-        never = last is not None and fact.action_seq > last
+        # No agent gets so far: to wait for it would be to give up all that the agent still sends.
+        never = fact.action_seq > NUMBER_LIMIT or (last is not None and fact.action_seq > last)
         if attempt.ready and fact.action_seq >= agent.next_seq and not never:
             return Owed(AGENT, agent.next_seq, fact.action_seq)
     elif isinstance(fact, ActionFact | StartFact):
@@ -180,8 +182,9 @@ def refuse_beyond_end(attempt: AttemptState, findings: Findings) -> None:
             attempt.held_count -= 1
             second = producer.index == HOST and isinstance(held.fact, EndFact)
             findings.violation(attempt, "second_end" if second else "beyond_end", producer, seq, held)
-        if producer.next_seq > limit + 1:
-            findings.beyond_end_applied(attempt, producer, limit + 1, producer.next_seq - 1)
+        came = producer.next_seq - limit - 1 - ranges.count_from(producer.lost, limit + 1)
+        if came > 0:
+            findings.beyond_end_applied(attempt, producer, limit + 1, producer.next_seq - 1, came)
 
 
 def give_up(attempt: AttemptState, gap: Owed, cause: str, findings: Findings) -> None:

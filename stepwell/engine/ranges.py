@@ -6,6 +6,11 @@ def contains(ranges: list[list[int]], number: int) -> bool:
     return any(first <= number <= last for first, last in ranges)
 
 
+def count_from(ranges: list[list[int]], first: int) -> int:
+    """How many numbers from ``first`` on the ranges hold."""
+    return sum(end - max(start, first) + 1 for start, end in ranges if end >= first)
+
+
 def append(ranges: list[list[int]], first: int, last: int, limit: int) -> bool:
     """Add a range above all others, grown together with the one it touches. False: no room, nothing was added."""
     if ranges and ranges[-1][1] == first - 1:

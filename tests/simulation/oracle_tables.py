@@ -83,11 +83,13 @@ class World:
         }
 
     def open_attempts(self) -> list[tuple[str, int]]:
-        """Attempts that will still change: somebody has taken them and they are not sealed."""
+        """Attempts that will still change: not sealed, taken by somebody, and not held still by a pause (for a day)."""
         return [
             name
             for name, attempt in self.attempts.items()
-            if not attempt.sealed and any(s.incarnation is not None for s in attempt.streams.values())
+            if not attempt.sealed
+            and any(stream.incarnation is not None for stream in attempt.streams.values())
+            and not (attempt.paused and attempt.end_state is None)
         ]
 
 

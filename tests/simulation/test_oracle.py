@@ -1,5 +1,6 @@
 """The fold against the oracle, over arbitrary histories: honest, torn, spoiled, and pure junk."""
 
+import os
 import random
 import subprocess
 import sys
@@ -9,11 +10,11 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.events import model
+from stepwell.engine.verdict import verdict_of
 from stepwell.events.model import Event
 from tests.simulation.judging import compare
 from tests.unit.engine.histories import episodes, interleave, junk, spoil, with_duplicates, without
-from tests.unit.engine.stories import sealed, stalled, timed_out
+from tests.unit.engine.stories import Story, attempt_of, fold, fold_with_findings, sealed, stalled, timed_out
 
 SEEDS = st.integers(0, 2**32)
 APART = st.sampled_from([0, 2, 8, 64, 200])
@@ -21,7 +22,9 @@ SHARES = st.sampled_from([0.0, 0.1, 0.4])
 
 
 def many(examples: int) -> Any:
-    return settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    """So many examples, and as many again for each ten seeds of ``make soak``."""
+    times = 1 + int(os.environ.get("SOAK_SEEDS", "0")) // 10
+    return settings(max_examples=examples * times, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
@@ -58,13 +61,13 @@ def histories(draw: st.DrawFn, operations: int = 14) -> list[Event]:
     return delivered
 
 
-@many(2000)
+@many(600)
 @given(histories())
 def test_fold_and_oracle_agree_on_every_history(history: list[Event]) -> None:
     compare(history)
 
 
-@many(400)
+@many(150)
 @given(st.lists(junk(), max_size=30), episodes(6), SEEDS)
 def test_fold_and_oracle_agree_on_junk(garbage: list[Event], facts: list[Event], seed: int) -> None:
     mixed = [*facts, *garbage]
@@ -72,15 +75,42 @@ def test_fold_and_oracle_agree_on_junk(garbage: list[Event], facts: list[Event],
     compare(mixed)
 
 
-@many(150)
+@many(60)
 @given(SEEDS, st.integers(66, 150), SHARES, APART)
 def test_fold_and_oracle_agree_beyond_what_is_held(seed: int, n_steps: int, share: float, apart: int) -> None:
-    from tests.unit.engine.stories import Story
-
     story = Story().begin().run(n_steps)
     story.end()
     arrived, _ = without(story.facts, seed, share / 4)
     compare([*interleave(arrived, seed, apart * 2), sealed()])
+
+
+def test_what_never_came_is_no_violation_of_the_end() -> None:
+    """Fact 2 of the simulator is lost, 3 came, and then the end names 1 as the last: one violation, one loss."""
+    story = Story().begin().run(1)
+    action = story.action(1)
+    story.next_seq["sim"] = 3
+    story.step(1, action.producer_seq)
+    ended = msgspec.structs.replace(story.end(), last_sim_seq=1, n_steps=1)
+    history = [*story.facts[:-1], timed_out("sim", 2), ended]
+    compare(history)
+    verdict = verdict_of(attempt_of(fold(history)))
+    assert verdict is not None
+    assert (verdict.certificate.violation_count, verdict.certificate.lost_count) == (1, 1)
+
+
+def test_a_step_cannot_make_everything_of_the_agent_late() -> None:
+    """It names an action that no agent will ever reach: a bad value, and nothing waits for it."""
+    story = Story().begin().run(1)
+    story.step(1, 2**62)
+    story.run(1, 1)
+    story.end(n_steps=2)
+    history = [*story.facts, sealed()]
+    compare(history)
+    state, findings = fold_with_findings(history)
+    assert [finding.code for finding in findings] == ["bad_value"]
+    verdict = verdict_of(attempt_of(state))
+    assert verdict is not None
+    assert (verdict.n_steps, verdict.certificate.lost_count, verdict.certificate.late_count) == (2, 0, 0)
 
 
 def test_the_oracle_shares_no_code_with_the_engine() -> None:
@@ -90,6 +120,3 @@ def test_the_oracle_shares_no_code_with_the_engine() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-_ = model

@@ -1,0 +1,115 @@
+"""The crash cases, for any log: each runs real workers, breaks something, lets all settle and compares with the oracle."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
+from stepwell.adapters.workers.idle import IdleCheck
+from stepwell.adapters.workers.process import EXIT_FENCED
+from stepwell.events.topics import FAILURE_PATTERNS, POLICY_EVENTS, RETRAIN_REQUESTS
+from tests.simulation.comparison import compare_with_oracle
+from tests.simulation.pipeline import GROUPS, Pipeline, Tail, pipeline, run_with_kills
+from tests.simulation.workload import Workload
+
+FREEZE_S = 60.0
+WATCHED = (POLICY_EVENTS, FAILURE_PATTERNS, RETRAIN_REQUESTS)
+
+
+def finish(pipe: Pipeline, tails: dict[str, Tail] | None = None) -> dict[str, int]:
+    """Let all settle; compare everything with the oracle; end the workers. What was compared, counted."""
+    counted = compare_with_oracle(pipe, pipe.settle())
+    for topic, tail in (tails or {}).items():
+        seen = tail.end()
+        assert seen == [(raw.partition, raw.offset, raw.value) for raw in pipe.read(topic)], f"{topic} was seen torn"
+    codes = {name: worker.end() for name, worker in pipe.workers.items()}
+    assert set(codes.values()) == {0}, codes
+    return counted
+
+
+def crash(url: str, database: str, directory: Path, *, seed: int, kills: int, episodes: int) -> None:
+    """Feed, kill -9 at seeded points, restart. The seed alone gives workload and kills again."""
+    workload = Workload(seed, episodes)
+    began = time.monotonic()
+    with pipeline(url, database, directory) as pipe:
+        tails = {topic: Tail(pipe.log, topic) for topic in WATCHED}
+        run_with_kills(pipe, workload.chunks(kills), seed, kills)
+        counted = finish(pipe, tails)
+    print(f"seed {seed}: {kills} kills in {time.monotonic() - began:.0f} s, {counted}")
+    assert counted["verdicts"] > episodes / 2
+    assert counted["dead letters"] > 0
+
+
+def freeze(url: str, database: str, directory: Path, *, seed: int) -> None:
+    """Two workers of each kind; one of each sleeps through a rebalance and wakes up as a zombie."""
+    first, second, third = Workload(seed, 60).chunks(3)
+    with pipeline(url, database, directory, "engine", "projector", "detector") as pipe:
+        for kind in ("engine", "projector"):
+            pipe.start(kind, "1")
+        pipe.feed(first)
+        _wait_until(lambda: pipe.handled("engine") > 50, "both at work")
+        sleepers = [pipe.workers[kind, "0"] for kind in ("engine", "projector")]
+        for worker in sleepers:
+            os.kill(worker.process.pid, signal.SIGSTOP)
+        pipe.feed(second)
+        check = IdleCheck(pipe.log, GROUPS)
+        try:
+            _wait_until(check, "the others took over")
+        finally:
+            check.close()
+        for worker in sleepers:
+            os.kill(worker.process.pid, signal.SIGCONT)
+        pipe.feed(third)
+        time.sleep(2.0)
+        for worker in sleepers:
+            if worker.process.poll() == EXIT_FENCED:
+                pipe.start(worker.kind, "0")
+        finish(pipe)
+
+
+def doubled(url: str, database: str, directory: Path, *, seed: int) -> None:
+    """A second worker under the name of one that lives: the older is refused and ends, saying so; the newer goes on."""
+    first, second = Workload(seed, 30).chunks(2)
+    with pipeline(url, database, directory) as pipe:
+        pipe.feed(first)
+        _wait_until(lambda: pipe.handled("engine") > 20, "the first at work")
+        for kind in ("engine", "detector"):
+            older = pipe.workers[kind, "0"]
+            pipe.start(kind, "0")
+            pipe.feed(second[: len(second) // 2] if kind == "engine" else second[len(second) // 2 :])
+            _wait_until(lambda older=older: older.process.poll() is not None, f"the older {kind} ended")  # type: ignore[misc]
+            assert older.process.returncode == EXIT_FENCED
+        finish(pipe)
+
+
+def database_dies(url: str, directory: Path, *, seed: int) -> None:
+    """kill -9 of the database in the middle: the projector waits, says so once, and goes on."""
+    first, second, third = Workload(seed, 60).chunks(3)
+    server = EmbeddedPostgres(directory / "database", fast=True)
+    try:
+        database = server.start()
+        with pipeline(url, database, directory) as pipe:
+            pipe.feed(first)
+            _wait_until(lambda: pipe.handled("projector") > 20, "rows are written")
+            server.kill9()
+            pipe.feed(second)
+            projector = pipe.workers["projector", "0"]
+            _wait_until(lambda: "database is away, waiting" in projector.said(), "it noticed")
+            time.sleep(3.0)
+            assert server.start() == database
+            pipe.feed(third)
+            finish(pipe)
+            said = projector.said()
+            assert said.count("database is away, waiting") == 1
+            assert said.count("database is back") == 1
+    finally:
+        server.stop(force=True)
+
+
+def _wait_until(condition: object, what: str) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + FREEZE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.05)
