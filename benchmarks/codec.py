@@ -1,6 +1,6 @@
 """What encoding and decoding one step costs, beside a general Avro library on the same bytes.
 
-    python benchmarks/codec.py
+    python -m benchmarks.codec
 
 Prints the best of many short runs in microseconds of CPU time per record: on a shared machine the least disturbed run
 says most, and the ratios say more than the figures.
@@ -9,7 +9,7 @@ says most, and the ratios say more than the figures.
 import io
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import fastavro
@@ -20,13 +20,11 @@ from stepwell.events.codec import Codec
 from stepwell.events.model import Metric, StepDone
 from stepwell.events.schemas import packaged_schemas, without_logical_types
 
-CALLS, RUNS = 1_000, 100
+CALLS, RUNS = 500, 40
 
 
 def main() -> None:
-    small = step(parts=1, metrics=())
-    for label, record in (("small step", small), ("large step", step(parts=3, metrics=(Metric(name="m", value=1.5),)))):
-        figures = measure(record)
+    for label, figures in sizes():
         print(f"{label}, {figures.pop('bytes'):.0f} bytes")
         for name, microseconds in figures.items():
             print(f"  {name:<44}{microseconds:>8.2f} us")
@@ -35,7 +33,13 @@ def main() -> None:
         print(f"{name:<46}{microseconds:>8.2f} us")
 
 
-def measure(record: StepDone) -> dict[str, float]:
+def sizes(runs: int = RUNS) -> Iterator[tuple[str, dict[str, float]]]:
+    """Microseconds by name for a small and a large step."""
+    yield "small step", measure(step(parts=1, metrics=()), runs)
+    yield "large step", measure(step(parts=3, metrics=(Metric(name="m", value=1.5),)), runs)
+
+
+def measure(record: StepDone, runs: int = RUNS) -> dict[str, float]:
     """Microseconds by name, and the record's size."""
     codec = Codec()
     value, headers = codec.encode(record)
@@ -44,7 +48,7 @@ def measure(record: StepDone) -> dict[str, float]:
     fields = fastavro.schemaless_reader(io.BytesIO(body), schema, None)
 
     def general_read() -> Any:
-        read = fastavro.schemaless_reader(io.BytesIO(body), schema, None)
+        read: Any = fastavro.schemaless_reader(io.BytesIO(body), schema, None)
         read.pop("producer")
         return msgspec.convert(read, StepDone)
 
@@ -68,13 +72,13 @@ def measure(record: StepDone) -> dict[str, float]:
         "encode, all guards, headers": lambda: codec.encode(record),
         "msgspec.to_builtins and fastavro, no guards": general_write,
     }
-    return {"bytes": len(value), **best(calls)}
+    return {"bytes": len(value), **best(calls, runs)}
 
 
-def best(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def best(calls: dict[str, Callable[[], Any]], runs: int = RUNS) -> dict[str, float]:
     """Microseconds per call in each one's least disturbed run. The runs take turns, so a slow phase hits all alike."""
     least = dict.fromkeys(calls, float("inf"))
-    for _ in range(RUNS):
+    for _ in range(runs):
         for name, call in calls.items():
             start = time.thread_time()
             for _ in range(CALLS):

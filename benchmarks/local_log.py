@@ -1,6 +1,6 @@
 """The local log beside plain SQLite that inserts and selects the same rows.
 
-    python benchmarks/local_log.py
+    python -m benchmarks.local_log
 
 Best of several interleaved runs, in records per second of wall time. Plain SQLite gets its rows ready made, in order,
 and commits them in batches of the same size with the same durability; the log starts from `OutgoingRecord`s, chooses
@@ -10,7 +10,7 @@ partitions, packs headers and gives offsets.
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stepwell.adapters.logs.local import LocalLog
@@ -35,22 +35,23 @@ SOURCES = {TopicPartition(EPISODE_EVENTS, number): 0 for number in range(PARTITI
 
 
 def main() -> None:
-    cases: dict[str, Callable[[Path], tuple[float, float]]] = {
-        "plain SQLite": plain,
-        "producer": producer,
-        "transactions": transactions,
-    }
-    best = dict.fromkeys(cases, (0.0, 0.0))
-    for _ in range(RUNS):
-        for name, case in cases.items():
-            with tempfile.TemporaryDirectory() as directory:
-                write, read = case(Path(directory))
-            best[name] = (max(best[name][0], RECORDS / write), max(best[name][1], RECORDS / read))
+    best = dict.fromkeys(CASES, (0.0, 0.0))
+    for name, write, read in turns(RUNS):
+        best[name] = (max(best[name][0], RECORDS / write), max(best[name][1], RECORDS / read))
     print(f"{RECORDS} records of {len(VALUE)} bytes and {len(HEADERS)} headers, batches of {BATCH}; records/s")
     raw_write, raw_read = best["plain SQLite"]
     for name, (write, read) in best.items():
         shares = f"({write / raw_write:4.0%})", f"({read / raw_read:4.0%})"
         print(f"  {name:<14} append {write:>10,.0f} {shares[0]}   read {read:>10,.0f} {shares[1]}")
+
+
+def turns(count: int) -> Iterator[tuple[str, float, float]]:
+    """Name, seconds to append and seconds to read of every case, in turn."""
+    for _ in range(count):
+        for name, case in CASES.items():
+            with tempfile.TemporaryDirectory() as directory:
+                write, read = case(Path(directory))
+            yield name, write, read
 
 
 def plain(directory: Path) -> tuple[float, float]:
@@ -129,6 +130,12 @@ def read_all(log: LocalLog) -> float:
     consumer.close()
     return seconds
 
+
+CASES: dict[str, Callable[[Path], tuple[float, float]]] = {
+    "plain SQLite": plain,
+    "producer": producer,
+    "transactions": transactions,
+}
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,1 @@
+"""Speed and memory: ``python -m benchmarks``. What the figures say stands in docs/performance.md."""

@@ -1,0 +1,92 @@
+"""Tables from what was kept: medians over the runs, least and most, and ratios of runs that stood side by side."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import Results
+
+# Case -> the case that it is compared with.
+COMPARED = {
+    "postgresql projector": "postgresql copy", "timescaledb projector": "timescaledb copy",
+    "local log append: producer": "local log append: plain SQLite",
+    "local log append: transactions": "local log append: plain SQLite",
+    "local log read: producer": "local log read: plain SQLite",
+    "local log read: transactions": "local log read: plain SQLite",
+}  # fmt: skip
+
+
+def print_report(kept: dict[str, Any], console: Console | None = None) -> None:
+    """Print every group that was run."""
+    console = console or Console(width=130 if not sys.stdout.isatty() else None)
+    results = Results(kept["runs"])
+    facts, loads = kept["machine"], kept["load_average"]
+    before, after = (" ".join(f"{value:.1f}" for value in loads[when]) for when in ("before", "after"))
+    console.print(
+        f"{facts['date']}  commit {facts['commit'][:10]}{' and changes' if facts['tree_changed'] else ''}\n"
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_mb']} MiB, Linux {facts['kernel']}, "
+        f"Python {facts['python']}\nload average {before} before, {after} after; {kept['took_s']:.0f} s",
+        highlight=False,
+    )
+    rates = [name for name, runs in results.runs.items() if "per_s" in runs[0]]
+    if rates:
+        console.print(_rates(results, rates))
+    for name, runs in results.runs.items():
+        if name.startswith("latency"):
+            run = runs[0]
+            console.print(
+                f"{name}: {run['verdicts']} verdicts at {run['events_per_s']} events/s: "
+                f"p50 {run['p50_ms']:.0f} ms, p99 {run['p99_ms']:.0f} ms", highlight=False,
+            )  # fmt: skip
+        elif name == "memory":
+            _print_memory(console, runs[0])
+        elif name.startswith("codec"):
+            figures = ", ".join(f"{what.strip()} {value:.1f} us" for what, value in runs[0].items() if what != "bytes")
+            console.print(f"{name} ({runs[0]['bytes']:.0f} bytes): {figures}", highlight=False)
+
+
+def _rates(results: Results, names: list[str]) -> Table:
+    table = Table("case", *("per s", "least", "most", "CPU s/100k", "peak MB", "compared"), box=None, padding=(0, 1))
+    for column in table.columns[1:6]:
+        column.justify = "right"
+    for name in names:
+        low, high = results.spread(name, "per_s") or (0.0, 0.0)
+        table.add_row(
+            name, f"{results.median(name, 'per_s') or 0:,.0f}", f"{low:,.0f}", f"{high:,.0f}",
+            _figure(results.median(name, "cpu_s_per_100k"), ".2f"), _figure(results.median(name, "peak_mb"), ".0f"),
+            _comparison(results, name),
+        )  # fmt: skip
+    return table
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _comparison(results: Results, name: str) -> str:
+    if name.startswith("peers ") and name != "peers engine":
+        rate, cpu = (results.ratio("peers engine", name, figure) for figure in ("per_s", "cpu_s_per_100k"))
+        second = results.median(name, "second_half_per_s")
+        warm = f", second half {second:,.0f}/s" if second else ""
+        return f"engine: {rate:.2f} x rate, {cpu:.2f} x CPU{warm}"
+    other = COMPARED.get(name)
+    share = results.ratio(name, other) if other else None
+    return f"{share:.0%} of {other}" if share else ""
+
+
+def _print_memory(console: Console, run: dict[str, Any]) -> None:
+    points = run["rss_mb"]
+    shown = [points[0], *points[len(points) // 4 :: max(1, len(points) // 4)]]
+    text = ", ".join(f"{count:,}: {mb:.1f}" for count, mb in shown)
+    console.print(
+        f"memory: {run['start_mb']:.1f} MiB before; with live episodes, after so many finished ones: {text} MiB; "
+        f"markers on disk {run['markers_mb']:.1f} MiB", highlight=False,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    print_report(json.loads(Path(sys.argv[1]).read_text()))
