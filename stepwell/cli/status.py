@@ -19,8 +19,8 @@ def register(app: typer.Typer) -> None:
 
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    all_partitions: Annotated[
-        bool, typer.Option("--all", help="List every partition, also those that are caught up.")
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="How far behind each partition is, also those that are caught up.")
     ] = False,
 ) -> None:
     """Show what is running now, what is stuck and on whom, and how far behind the tables are."""
@@ -46,7 +46,7 @@ def status(
         console.print(_stuck(overview.stuck))
     else:
         console.print(f"Stuck (nothing logged for {overview.stuck_after_s:g} s): nothing.")
-    console.print(_lag(overview.lag, all_partitions))
+    console.print(_lag(overview.lag, partitions))
 
 
 def _running(rows: list[dict[str, Any]]) -> "Table":
@@ -74,37 +74,65 @@ def _stuck(rows: list[dict[str, Any]]) -> "Table":
     )  # fmt: skip
 
 
-def _lag(rows: list[dict[str, Any]], all_partitions: bool) -> Any:
+def _lag(rows: list[dict[str, Any]], partitions: bool) -> Any:
     if not rows:
         return "How far behind: no projector has run yet. Start one with: stepwell projector"
-    shown = [row for row in rows if all_partitions or row["state"] != "caught up"]
+    if partitions:
+        return _table(
+            "How far behind", rows,
+            {
+                "consumer": lambda r: r["consumer"], "topic/partition": lambda r: f"{r['topic']}/{r['partition']}",
+                "events": lambda r: str(r["behind_events"]), "time": lambda r: _duration(r["behind_s"]),
+                "state": lambda r: r["state"], "seen (UTC)": lambda r: f"{r['seen_at']:%Y-%m-%d %H:%M:%S}",
+            },
+        )  # fmt: skip
+    shown = [row for row in by_topic(rows) if row["state"] != "caught up"]
     if not shown:
         return f"How far behind: not at all ({len(rows)} partitions)."
     return _table(
-        "How far behind", shown,
+        "How far behind (--partitions shows each)", shown,
         {
-            "consumer": lambda r: r["consumer"], "topic/partition": lambda r: f"{r['topic']}/{r['partition']}",
+            "consumer": lambda r: r["consumer"], "topic": lambda r: r["topic"],
+            "partitions": lambda r: f"{r['partitions_behind']} of {r['partitions']}",
             "events": lambda r: str(r["behind_events"]), "time": lambda r: _duration(r["behind_s"]),
             "state": lambda r: r["state"], "seen (UTC)": lambda r: f"{r['seen_at']:%Y-%m-%d %H:%M:%S}",
         },
     )  # fmt: skip
 
 
+_WORST_FIRST = ("silent", "behind", "caught up")
+
+
+def by_topic(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each consumer and topic: events summed, the longest time, the worst state, the oldest report."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["consumer"], row["topic"]), []).append(row)
+    return [
+        {
+            "consumer": consumer,
+            "topic": topic,
+            "partitions": len(group),
+            "partitions_behind": sum(row["state"] != "caught up" for row in group),
+            "behind_events": sum(row["behind_events"] for row in group),
+            # What is unknown may be anything.
+            "behind_s": None
+            if any(row["behind_s"] is None for row in group)
+            else max(row["behind_s"] for row in group),
+            "state": min((row["state"] for row in group), key=_WORST_FIRST.index),
+            "seen_at": min(row["seen_at"] for row in group),
+        }
+        for (consumer, topic), group in groups.items()
+    ]
+
+
 def _table(
     title: str, rows: Iterable[dict[str, Any]], columns: dict[str, Callable[[dict[str, Any]], str | None]]
 ) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
+    from stepwell.cli.tables import plain_table
 
-    from stepwell.structured_logging import escape_text
-
-    table = Table(*columns, title=title, title_justify="left")
-    for row in rows:
-        # Names come from outside: neither Rich's markup nor the terminal's control characters in them may take effect.
-        table.add_row(
-            *[Text(escape_text(str(cell(row) if cell(row) is not None else "?"))) for cell in columns.values()]
-        )
-    return table
+    cells = ([cell(row) for cell in columns.values()] for row in rows)
+    return plain_table(*columns, rows=cells, whole=("episode",), title=title)
 
 
 def _duration(seconds: float | None) -> str:

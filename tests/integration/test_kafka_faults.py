@@ -83,21 +83,36 @@ class Copier(threading.Thread):
 
     def run(self) -> None:
         try:
-            consumer = self._log.consumer("copier-" + self._source, "slot-0")
-            consumer.subscribe([self._source], self._owned.update, self._owned.difference_update)
-            producer = self._log.transactional_producer("copier-" + self._source)
             while not self.stopping.is_set():
                 try:
-                    self._copy(consumer, producer)
-                except LogError as error:
-                    if not error.retriable:
-                        raise
+                    self._work()
+                except FencedError as error:
+                    # A broker that was killed can take a static member for gone, though nobody has its place. A worker
+                    # ends then, and its supervisor starts it again: so do we.
                     self.setbacks.append(error)
-                    self._go_back(consumer)
-            producer.close()
-            consumer.close()
+                    time.sleep(1)
         except BaseException as error:  # noqa: BLE001 - the test's thread looks at it
             self.failure = error
+
+    def _work(self) -> None:
+        self._owned.clear()
+        consumer = self._log.consumer("copier-" + self._source, "slot-0")
+        try:
+            consumer.subscribe([self._source], self._owned.update, self._owned.difference_update)
+            producer = self._log.transactional_producer("copier-" + self._source)
+            try:
+                while not self.stopping.is_set():
+                    try:
+                        self._copy(consumer, producer)
+                    except LogError as error:
+                        if not error.retriable:
+                            raise
+                        self.setbacks.append(error)
+                        self._go_back(consumer)
+            finally:
+                producer.close()
+        finally:
+            consumer.close()
 
     def _copy(self, consumer: KafkaConsumer, producer: KafkaTransactionalProducer) -> None:
         batches = consumer.poll(50, 0.1)

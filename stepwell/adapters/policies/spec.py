@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stepwell.adapters.simulators.catalogue import Options
-from stepwell.adapters.simulators.spec import Problem, SimulatorSpec, check_options, observation_keys
+from stepwell.adapters.simulators.spec import Problem, SimulatorSpec, check_options, observation_keys, unknown
 
 
 class DefectSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,7 +133,7 @@ def validate_policy(policy: PolicySpec) -> list[Problem]:
     """What is wrong with a policy's spec; empty where it can be run."""
     kind = POLICY_KINDS.get(policy.kind)
     if kind is None:
-        return [_unknown(("kind",), "policy kind", policy.kind, tuple(POLICY_KINDS))]
+        return [unknown(("kind",), "policy kind", policy.kind, tuple(POLICY_KINDS))]
     problems = check_options(("options",), policy.options, kind.options)
     problems += _missing(("options",), policy.options, kind.required, kind.options)
     problems += _check_files(policy.options) if policy.kind == "python" and not problems else []
@@ -141,7 +141,7 @@ def validate_policy(policy: PolicySpec) -> list[Problem]:
         where = ("defects", str(number))
         options = DEFECT_OPTIONS.get(defect.kind)
         if options is None:
-            problems.append(_unknown((*where, "kind"), "defect", defect.kind, tuple(DEFECT_OPTIONS)))
+            problems.append(unknown((*where, "kind"), "defect", defect.kind, tuple(DEFECT_OPTIONS)))
             continue
         problems += check_options((*where, "options"), defect.options, options)
         required = _DEFECT_REQUIRED.get(defect.kind, ())
@@ -187,7 +187,3 @@ def _missing(
     where: tuple[str, ...], given: Mapping[str, Any], required: tuple[str, ...], options: Options
 ) -> list[Problem]:
     return [Problem((*where, name), "is missing", options[name][1]) for name in required if name not in given]
-
-
-def _unknown(path: tuple[str, ...], what: str, given: str, possible: tuple[str, ...]) -> Problem:
-    return Problem(path, f"there is no {what} {given!r}", f"one of {', '.join(possible)}")

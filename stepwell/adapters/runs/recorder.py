@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from stepwell.adapters.ids import new_event_id
 from stepwell.adapters.policies import Chunk, PolicyDescription
 from stepwell.adapters.processes import InvalidActionError, ProcessFailedError
+from stepwell.adapters.processes.errors import NAMES, Component
 from stepwell.adapters.runs.plan import PlannedEpisode
 from stepwell.adapters.simulators import Reset, SimulatorDescription, StepResult
 from stepwell.events import model
@@ -234,6 +235,9 @@ def _unfit(event: model.Event, error: EncodeError) -> Exception:
         return InvalidActionError(f"The policy's action cannot be recorded: {error}")
     if event.PRODUCER == "host":
         return error
-    component, failure_type = ("sim", "sim_exception") if event.PRODUCER == "sim" else ("agent", "agent_exception")
-    what = f"What the {'simulator' if component == 'sim' else 'policy'} gave cannot be recorded as {event.TYPE}"
-    return ProcessFailedError(f"{what}: {error}", component=component, failure_type=failure_type)
+    component: Component = "sim" if event.PRODUCER == "sim" else "agent"
+    return ProcessFailedError(
+        f"What the {NAMES[component]} gave cannot be recorded as {event.TYPE}: {error}",
+        component=component,
+        failure_type=f"{component}_exception",
+    )

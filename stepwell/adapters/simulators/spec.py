@@ -1,5 +1,7 @@
 """What to simulate: simulator, task, scene and perturbation, as data, and the checks that need no simulator."""
 
+import difflib
+from collections.abc import Sequence
 from typing import Any, Self
 
 import msgspec
@@ -57,10 +59,10 @@ def validate_simulator(spec: SimulatorSpec) -> list[Problem]:
     """What is wrong with a spec; empty where it can be run. Starts nothing and needs no simulator installed."""
     options = catalogue.SCENE_OPTIONS.get(spec.simulator)
     if options is None:
-        return [_unknown(("task",), "simulator", spec.simulator, tuple(catalogue.SCENE_OPTIONS))]
+        return [unknown(("task",), "simulator", spec.simulator, tuple(catalogue.SCENE_OPTIONS))]
     tasks = catalogue.tasks_of(spec.simulator)
     if spec.task not in tasks:
-        return [_unknown(("task",), f"{spec.simulator} task", spec.task, tasks)]
+        return [unknown(("task",), f"{spec.simulator} task", spec.task, tasks)]
     problems = check_options(("scene",), spec.scene, options)
     problems += check_options(("perturbation",), spec.perturbation, catalogue.PERTURBATION_OPTIONS)
     if not problems:
@@ -85,7 +87,7 @@ def check_options(where: tuple[str, ...], given: dict[str, Any], options: catalo
     for name, value in given.items():
         known = options.get(str(name))
         if known is None:
-            problems.append(_unknown((*where, str(name)), "option", str(name), tuple(options)))
+            problems.append(unknown((*where, str(name)), "option", str(name), tuple(options)))
         elif not known[0](value):
             problems.append(Problem((*where, name), f"{value!r} does not fit", known[1]))
     return problems
@@ -94,11 +96,21 @@ def check_options(where: tuple[str, ...], given: dict[str, Any], options: catalo
 def _check_observations(spec: SimulatorSpec) -> list[Problem]:
     possible = catalogue.all_observation_keys(spec.simulator, spec.task)
     return [
-        _unknown(("scene", "observations"), f"observation of {spec.full_task}", key, possible)
+        unknown(("scene", "observations"), f"observation of {spec.full_task}", key, possible)
         for key in spec.scene.get("observations", ())
         if key not in possible
     ]
 
 
-def _unknown(path: tuple[str, ...], what: str, given: str, possible: tuple[str, ...]) -> Problem:
-    return Problem(path, f"there is no {what} {given!r}", f"one of {', '.join(possible) or 'none'}")
+LISTED_MAX = 10
+"""Longest list of possible names in a message."""
+
+
+def unknown(path: tuple[str, ...], what: str, given: str, possible: Sequence[str]) -> Problem:
+    """A name that is none of the ``possible`` ones: says which one may be meant, and the first few there are."""
+    lower = {name.lower(): name for name in possible}
+    near = [lower[name] for name in difflib.get_close_matches(given.lower(), lower, n=3)]
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    shown = [*near, *(name for name in possible if name not in near)][:LISTED_MAX]
+    more = ", …" if len(shown) < len(possible) else ""
+    return Problem(path, f"there is no {what} {given!r}{meant}", f"one of {', '.join(shown) or 'none'}{more}")

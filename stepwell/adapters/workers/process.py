@@ -17,11 +17,12 @@ from stepwell.exceptions import FencedError, PositionLostError, StepwellError
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_FENCED = 3
-"""Another worker runs this slot; starting again would only push that one out."""
+"""Another worker runs this slot, or the log took this one for gone. Starting again helps in the second case only, and
+pushes the other one out in the first: try a few times, with pauses."""
 EXIT_POSITION_LOST = 4
 """Records that are needed are gone from the log; a person must decide."""
 
-NOT_RESTARTED = frozenset({2, EXIT_FENCED, EXIT_POSITION_LOST})
+NOT_RESTARTED = frozenset({2, EXIT_POSITION_LOST})
 """Exit codes after which a supervisor leaves a worker alone (2: wrong usage or configuration)."""
 
 _log = structlog.get_logger(__name__)

@@ -4,10 +4,15 @@ A child that dies is started again after a pause that doubles up to `PAUSE_MAX_S
 starts over with the shortest pause. Exit codes that a restart cannot help
 (`stepwell.adapters.workers.process.NOT_RESTARTED`) end the whole: half a pipeline that looks alive is worse than none.
 
+A child that was fenced is started again, too: a broker that was killed can forget a member and then refuse it though
+there is no rival. Where there is one, two supervisors would throw each other's worker out by turns. So the pauses are
+longer and partly drawn by chance, and after `FENCED_MAX` times in a row without a steady run this one gives way.
+
 Children watch their standard input, which ends with the supervisor, so they never outlive it, kill -9 included.
 """
 
 import contextlib
+import random
 import subprocess
 import sys
 import time
@@ -16,11 +21,14 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from stepwell.adapters.workers.process import EXIT_OK, NOT_RESTARTED, StopFlag
+from stepwell.adapters.workers.process import EXIT_FENCED, EXIT_OK, NOT_RESTARTED, StopFlag
 
 PAUSE_FIRST_S = 0.5
 PAUSE_MAX_S = 30.0
 STEADY_S = 60.0
+FENCED_PAUSE_S = 2.0
+"""The shortest pause after a child was fenced."""
+FENCED_MAX = 5
 STOP_TIMEOUT_S = 30.0
 LOOK_S = 0.2
 
@@ -36,6 +44,8 @@ class _Child:
     pause_s: float = PAUSE_FIRST_S
     due_at: float = 0.0
     restarts: int = 0
+    fenced: int = 0
+    """Times in a row, without a steady run between."""
 
 
 @dataclass
@@ -110,9 +120,16 @@ class Supervisor:
         if code in NOT_RESTARTED:
             return code
         if now - child.started_at >= STEADY_S:
-            child.pause_s = PAUSE_FIRST_S
+            child.pause_s, child.fenced = PAUSE_FIRST_S, 0
+        if code == EXIT_FENCED:
+            child.fenced += 1
+            if child.fenced >= FENCED_MAX:
+                return code
+            child.pause_s = max(child.pause_s, FENCED_PAUSE_S * random.uniform(1.0, 1.5))
         child.due_at = now + child.pause_s
-        _log.warning("worker died, starting it again", worker=child.name, exit_code=code, pause_s=child.pause_s)
+        _log.warning(
+            "worker died, starting it again", worker=child.name, exit_code=code, pause_s=round(child.pause_s, 1)
+        )
         child.pause_s = min(2 * child.pause_s, PAUSE_MAX_S)
         child.restarts += 1
         return None

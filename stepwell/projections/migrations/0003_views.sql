@@ -75,23 +75,27 @@ SELECT DISTINCT ON (episode_id, attempt) * FROM stepwell.verdicts ORDER BY episo
 COMMENT ON VIEW stepwell.latest_verdicts IS 'The last revision of each attempt''s verdict.';
 
 CREATE VIEW stepwell.episode_results AS
-SELECT e.run_id, e.episode_id, greatest(a.attempt, v.attempt) AS attempt,
+SELECT e.run_id, e.episode_id, coalesce(v.attempt, a.attempt) AS attempt,
        e.policy, e.policy_version, e.checkpoint, e.task, e.scene, e.perturbation, e.seed, e.repetition,
-       CASE WHEN v.attempt IS NOT NULL AND v.attempt >= coalesce(a.attempt, 0) THEN 'ended'
-            WHEN a.begun THEN 'running' ELSE 'pending' END AS state,
-       coalesce(a.attempt > 1 OR a.begun, false) OR v.attempt IS NOT NULL AS attempted,
-       CASE WHEN v.attempt >= coalesce(a.attempt, 0) THEN v.outcome END AS outcome,
-       CASE WHEN v.attempt >= coalesce(a.attempt, 0) THEN v.failure_type END AS failure_type,
-       CASE WHEN v.attempt >= coalesce(a.attempt, 0) THEN v.fault END AS fault,
-       CASE WHEN v.attempt >= coalesce(a.attempt, 0) THEN v.message END AS message,
+       CASE WHEN v.attempt IS NOT NULL THEN 'ended' WHEN a.begun THEN 'running' ELSE 'pending' END AS state,
+       EXISTS (SELECT FROM stepwell.episode_attempts t WHERE t.episode_id = e.episode_id
+               AND (t.claimed_at IS NOT NULL OR t.phase NOT IN ('REQUESTED', 'INIT', 'EPISODE_DONE', 'FAILED', 'ABORTED')))
+       OR EXISTS (SELECT FROM stepwell.verdicts t WHERE t.episode_id = e.episode_id AND t.started_at IS NOT NULL) AS attempted,
+       v.outcome, v.failure_type, v.fault, v.message,
        v.revision, v.n_steps, v.total_reward, v.autonomous, v.completeness, e.requested_at, v.started_at, v.ended_at
 FROM stepwell.episodes e
 LEFT JOIN LATERAL (
     SELECT attempt, claimed_at IS NOT NULL OR phase NOT IN ('REQUESTED', 'INIT') AS begun
     FROM stepwell.episode_attempts t WHERE t.episode_id = e.episode_id ORDER BY attempt DESC LIMIT 1) a ON true
+-- What infrastructure or an operator ended may be made good by a later attempt, a policy's failure never: the first
+-- attempt that was scored stands, else the last one, once it has ended.
 LEFT JOIN LATERAL (
-    SELECT * FROM stepwell.verdicts t WHERE t.episode_id = e.episode_id ORDER BY attempt DESC, revision DESC LIMIT 1) v ON true;
-COMMENT ON VIEW stepwell.episode_results IS 'One row an episode: pending, running, or ended with the last attempt''s last verdict.';
+    SELECT * FROM (
+        SELECT DISTINCT ON (attempt) *, outcome IN ('success', 'failure') AS scored
+        FROM stepwell.verdicts t WHERE t.episode_id = e.episode_id ORDER BY attempt, revision DESC) latest
+    ORDER BY scored DESC, CASE WHEN scored THEN attempt ELSE -attempt END LIMIT 1
+) v ON v.scored OR v.attempt >= coalesce(a.attempt, 0);
+COMMENT ON VIEW stepwell.episode_results IS 'One row an episode: pending, running, or ended with the last verdict of the first scored attempt, else of the last attempt.';
 
 CREATE VIEW stepwell.run_summary AS
 SELECT counts.*,

@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
+from stepwell.adapters.runs.summary import summarise
 from stepwell.engine.intervals import wilson
 from stepwell.engine.ports import MessageLog
+from stepwell.engine.snapshot import snapshot_record
+from stepwell.engine.state import AttemptState, EpisodeState
+from stepwell.engine.verdict import verdict_of
 from stepwell.events import model
 from stepwell.events.topics import EPISODE_EVENTS
 from tests.integration.projections import facts
+from tests.unit.engine.stories import fold
+from tests.unit.runs import retried
 
 Query = Callable[..., list[tuple[Any, ...]]]
 SECOND = 1_000_000
@@ -112,6 +118,36 @@ def test_run_summary(query: Query) -> None:
     assert (rate, hard_rate) == (4 / 6, 4 / 7)
     assert (low, high) == pytest.approx(wilson(4, 6), abs=1e-12)
     assert (hard_low, hard_high) == pytest.approx(wilson(4, 7), abs=1e-12)
+
+
+def test_run_summary_and_the_command_line_s_summary_agree_on_retries(
+    log: MessageLog, drain: Callable[..., None], query: Query
+) -> None:
+    states = []
+    for number, facts_told in enumerate(retried.histories()):
+        name = f"ep-{number}"
+        events = [facts.again(event, episode_id=name, occurred_at=facts.now_us()) for event in facts_told]
+        state = fold(events, EpisodeState(name))
+        states.append(state)
+        attempts = [attempt for attempt in state.attempts.values() if isinstance(attempt, AttemptState)]
+        facts.publish(log, events)
+        facts.publish(log, [verdict for attempt in attempts if (verdict := verdict_of(attempt)) is not None])
+        facts.publish(log, [snapshot_record(attempt) for attempt in attempts])
+    drain()
+    told = summarise(states)
+    ((planned, attempted, scored, succeeded, errored, aborted, missing),) = query(
+        "SELECT planned, attempted, scored, succeeded, errored, aborted, pending + running FROM stepwell.run_summary"
+    )
+    total = told.total
+    assert (planned, attempted, scored, succeeded) == (total.planned, total.attempted, total.scored, total.succeeded)
+    assert (errored, aborted, missing) == (total.errored, total.aborted, total.missing)
+    assert (planned, scored, errored, aborted, missing) == (8, 3, 2, 1, 2), "the histories hold every case"
+    (group,) = told.groups
+    causes = query(
+        "SELECT fault, failure_type, sum(episodes)::int FROM stepwell.outcome_summary WHERE outcome <> 'success'"
+        " GROUP BY 1, 2"
+    )
+    assert {(fault, kind): count for fault, kind, count in causes} == group.causes
 
 
 @pytest.mark.usefixtures("judged_run")

@@ -28,6 +28,7 @@ from stepwell.adapters.simulators import (
 from stepwell.adapters.simulators.catalogue import SCENE_OPTIONS, tasks_of
 from stepwell.adapters.simulators.client import action_row
 from stepwell.adapters.simulators.install import LOCKS, NAMES
+from stepwell.adapters.simulators.spec import LISTED_MAX
 from stepwell.events.model import Tensor
 from stepwell.exceptions import ConfigurationError, MissingPartError, SpecError
 
@@ -220,3 +221,17 @@ def test_a_missing_environment_names_its_command(tmp_path: Path, monkeypatch: py
         environment_python("metaworld")
     with pytest.raises(ConfigurationError, match="no simulator set 'isaac'"):
         environment_python("isaac")
+
+
+def test_an_unknown_name_is_told_with_the_nearest_ones_first_and_not_with_all() -> None:
+    (problem,) = validate_simulator(SimulatorSpec.parse("metaworld/Reach-v2"))
+    assert problem.message.startswith("there is no metaworld task 'Reach-v2'; did you mean reach-v3")
+    assert problem.expected.startswith("one of reach-v3, ")
+    assert problem.expected.count(",") == LISTED_MAX
+    assert problem.expected.endswith(", …")
+    (problem,) = validate_policy(PolicySpec(name="p", kind="metaworld_exprt"))
+    assert problem.message == "there is no policy kind 'metaworld_exprt'; did you mean metaworld_expert?"
+    assert "…" not in problem.expected
+    (problem,) = validate_simulator(SimulatorSpec.parse("isaac/cartpole"))
+    assert "did you mean" not in problem.message
+    assert problem.expected == "one of gymnasium, metaworld, robosuite"

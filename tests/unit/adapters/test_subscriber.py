@@ -103,9 +103,8 @@ def test_iterating_handles_the_one_before(log: MessageLog) -> None:
         for delivery in subscription:
             if delivery.event.trigger_id == "t-2":
                 break
-    with pytest.raises(ZeroDivisionError), subscribed(log) as again:
+    with subscribed(log) as again:
         assert next(iter(again)).event.trigger_id == "t-2"
-        raise ZeroDivisionError
     with subscribed(log) as last:
         assert take(last, 2) == ["t-2", "t-3"]
 

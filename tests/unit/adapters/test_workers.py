@@ -1,5 +1,6 @@
 """Workers as processes: supervisor, signals, exit codes, disk cache, idle check."""
 
+import itertools
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.workers import process
+from stepwell.adapters.workers import supervisor as supervisor_module
 from stepwell.adapters.workers.idle import LOOK_INTERVAL_S, IdleCheck
 from stepwell.adapters.workers.markers import DiskMarkers, MemoryMarkers
 from stepwell.adapters.workers.process import (
@@ -24,7 +26,13 @@ from stepwell.adapters.workers.process import (
     run_as_worker,
     stopping_by_signal,
 )
-from stepwell.adapters.workers.supervisor import PAUSE_FIRST_S, Supervisor, stepwell_command
+from stepwell.adapters.workers.supervisor import (
+    FENCED_MAX,
+    FENCED_PAUSE_S,
+    PAUSE_FIRST_S,
+    Supervisor,
+    stepwell_command,
+)
 from stepwell.engine.ports import OutgoingRecord, TopicPartition
 from stepwell.engine.state import SealedAttempt
 from stepwell.events.topics import EPISODE_EVENTS, RETRAIN_RESULTS
@@ -94,13 +102,53 @@ def test_a_child_that_dies_is_started_again_and_the_end_is_clean() -> None:
     assert all(gone(pid) for pid in (*first.values(), *second.values()))
 
 
-@pytest.mark.parametrize("code", [2, EXIT_FENCED, EXIT_POSITION_LOST])
+@pytest.mark.parametrize("code", [2, EXIT_POSITION_LOST])
 def test_an_exit_that_a_restart_cannot_help_ends_all(code: int) -> None:
     """The others are ended too, and the exit code is passed on."""
     running = Running({"bad": python(f"raise SystemExit({code})"), "good": SLEEP})
     running.thread.join(40)
     assert running.code == code
     assert running.supervisor.pids() == {}
+
+
+def test_a_fenced_child_is_started_again_and_then_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fenced without a rival, as after a broker's crash: the next start finds its place free."""
+    monkeypatch.setattr(supervisor_module, "FENCED_PAUSE_S", 0.1)
+    monkeypatch.setattr(supervisor_module, "PAUSE_FIRST_S", 0.1)
+    mark = tmp_path / "fenced once"
+    code = (
+        f"import pathlib, sys, time; mark = pathlib.Path({str(mark)!r})\n"
+        f"if not mark.exists(): mark.touch(); sys.exit({EXIT_FENCED})\n"
+        "time.sleep(600)"
+    )
+    running = Running({"one": python(code)})
+    try:
+        wait_for(lambda: running.supervisor.restarts() == {"one": 1} and running.supervisor.pids())
+        pid = running.supervisor.pids()["one"]
+        time.sleep(0.5)
+        assert running.supervisor.pids() == {"one": pid}
+    finally:
+        assert running.end() == EXIT_OK
+
+
+def test_with_a_rival_it_gives_way_after_some_tries_with_growing_pauses() -> None:
+    now = [0.0]
+    supervisor = Supervisor({"one": python(f"raise SystemExit({EXIT_FENCED})")}, clock=lambda: now[0])
+    restarted_at: list[float] = []
+
+    def finished() -> bool:
+        if len(restarted_at) < supervisor.restarts()["one"]:
+            restarted_at.append(now[0])
+        now[0] += 0.25
+        return False
+
+    stop = StopFlag()
+    stop.wait = lambda timeout=None: time.sleep(0.02) is not None  # type: ignore[method-assign]
+    assert supervisor.run(stop, finished) == EXIT_FENCED
+    assert len(restarted_at) == FENCED_MAX - 1
+    pauses = [later - earlier for earlier, later in itertools.pairwise(restarted_at)]
+    assert pauses[0] >= FENCED_PAUSE_S
+    assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(pauses))
 
 
 def test_pauses_between_restarts_grow() -> None:

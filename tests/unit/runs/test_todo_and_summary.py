@@ -9,39 +9,13 @@ from stepwell.adapters.runs.todo import Todo, judge
 from stepwell.engine.intervals import wilson
 from stepwell.engine.state import EpisodeState
 from stepwell.events.model import Event
-from tests.unit.engine.stories import Story, fold, sealed, timed_out
+from tests.unit.engine.stories import fold, sealed
 from tests.unit.runs.places import planned
+from tests.unit.runs.retried import histories, requested, told
 
 EPISODE = planned()[0]
 ME, OTHER = "host-1", "host-2"
 """Stories are told by host-1."""
-
-
-def requested(attempt: int = 1) -> Story:
-    story = Story(attempt)
-    story.request()
-    return story
-
-
-def told(attempt: int = 1, ending: str = "none") -> list[Event]:
-    """An attempt of two steps and its end."""
-    story = Story(attempt).begin().run(2)
-    match ending:
-        case "success":
-            story.end()
-        case "max_steps":
-            story.end(success=False, reason="max_steps")
-        case "aborted":
-            story.abort()
-        case "silent":
-            story.facts.append(timed_out("agent", story.next_seq["agent"], attempt=attempt))
-        case "host lost":
-            story.fail("host_lost", named=False)
-        case "none":
-            pass
-        case _:
-            story.fail(ending)
-    return story.facts
 
 
 def judged(facts: Iterable[Event], producer_id: str = ME, *, retry_errors: bool = False) -> Todo:
@@ -113,17 +87,7 @@ def test_while_an_attempt_is_open_an_unscored_one_before_it_is_no_answer() -> No
 
 
 def episodes() -> list[EpisodeState]:
-    histories = [
-        [told(1, "success")],
-        [told(1, "sim_killed"), told(2, "success")],
-        [told(1, "max_steps"), told(2, "success")],
-        [told(1, "sim_killed")],
-        [told(1, "sim_killed"), told(2, "sim_exception")],
-        [told(1, "aborted")],
-        [told(1)],
-        [requested().facts],
-    ]
-    return [fold(fact for facts in history for fact in facts) for history in histories]
+    return [fold(facts) for facts in histories()]
 
 
 def test_every_planned_episode_is_counted_once() -> None:
