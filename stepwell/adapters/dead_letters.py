@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stepwell.engine.ports import MessageLog, OutgoingRecord, TopicPartition
-from stepwell.engine.reading import read_range
+from stepwell.engine.reading import read_range, watermarks_of
 from stepwell.events.codec import Codec
 from stepwell.events.guards import RefusalError, check_time
 from stepwell.events.model import DeadLetter, Event
@@ -44,7 +44,7 @@ class StoredLetter:
 
 def letters(log: MessageLog, codec: Codec) -> Iterator[StoredLetter]:
     """All dead letters, partition by partition, oldest first. A letter that is itself unreadable is left out."""
-    for source, marks in sorted(log.admin().watermarks(DEAD_LETTERS).items()):
+    for source, marks in sorted(watermarks_of(log, DEAD_LETTERS).items()):
         yield from _between(log, codec, source, marks.low, marks.high)
 
 
@@ -59,7 +59,7 @@ def find(log: MessageLog, codec: Codec, letter_id: str) -> StoredLetter:
     if not match:
         raise ConfigurationError(f"{letter_id!r} is no id of a dead letter; expected PARTITION-OFFSET, e.g. 0-17")
     source, offset = TopicPartition(DEAD_LETTERS, int(match[1])), int(match[2])
-    marks = log.admin().watermarks(DEAD_LETTERS).get(source)
+    marks = watermarks_of(log, DEAD_LETTERS).get(source)
     if marks is not None and marks.low <= offset < marks.high:
         for stored in _between(log, codec, source, offset, offset + 1):
             if stored.id == letter_id:

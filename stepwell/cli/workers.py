@@ -1,11 +1,13 @@
 """``stepwell engine | detector | projector | work``: the long-running workers. See docs/workers.md."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from stepwell.cli.resources import opened_database, opened_log
 
 if TYPE_CHECKING:
     from stepwell.adapters.workers.process import StopFlag
@@ -67,12 +69,13 @@ def work(
     commands["detector"] = stepwell_command("detector", "--slot", "0", *options)
     groups = {restore.GROUP: restore.TOPICS, detector_worker.GROUP: detector_worker.TOPICS}
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(_opened(settings.log))
-        log.admin().create(TOPICS)
+        log = stack.enter_context(opened_log(settings.log))
+        with contextlib.closing(log.admin()) as admin:
+            admin.create(TOPICS)
         if project:
             from stepwell.projections.migrate import migrate
 
-            migrate(stack.enter_context(_database(settings)))
+            migrate(stack.enter_context(opened_database(settings.database)))
             commands["projector"] = stepwell_command("projector", "--slot", "0", *options)
             groups |= _projected()
         stop = stack.enter_context(stopping_by_signal())
@@ -111,7 +114,7 @@ def _run(kind: str, slot: str | None, do: Work, *, telemetry: bool, end_with_std
         codec = Codec()
         with contextlib.ExitStack() as stack:
             stop = stack.enter_context(stopping_by_signal(with_stdin=end_with_stdin))
-            log = stack.enter_context(_opened(settings.log))
+            log = stack.enter_context(opened_log(settings.log))
             if telemetry:
                 publisher = TelemetryPublisher(log, worker_id, partial(outgoing, codec))
                 publisher.start()
@@ -177,31 +180,5 @@ def _projector(settings: "Settings", log: "MessageLog", codec: "Codec", slot: st
     from stepwell.projections.projector import Projector
 
     watch = {restore.GROUP: restore.TOPICS, detector_worker.GROUP: detector_worker.TOPICS}
-    with _database(settings) as url:
+    with opened_database(settings.database) as url:
         Projector(log, url, codec, slot=slot, watch=watch).run(stop)
-
-
-@contextlib.contextmanager
-def _opened(url: str) -> "Iterator[MessageLog]":
-    from stepwell.adapters.logs import open_log
-
-    log = open_log(url)
-    try:
-        yield log
-    finally:
-        log.close()
-
-
-@contextlib.contextmanager
-def _database(settings: "Settings") -> Iterator[str]:
-    """The URL of the database in force; an embedded one runs meanwhile."""
-    if not settings.database.startswith("embedded:"):
-        yield settings.database
-        return
-    from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
-
-    server = EmbeddedPostgres(settings.database.removeprefix("embedded:"))
-    try:
-        yield server.start()
-    finally:
-        server.stop()

@@ -2,13 +2,27 @@
 
 from collections.abc import Iterator
 
-from stepwell.engine.ports import MessageLog, RecordBatch, TopicPartition
+from stepwell.engine.ports import MessageLog, RecordBatch, TopicPartition, Watermarks
 from stepwell.exceptions import LogUnavailableError
 
 BATCH_RECORDS = 10_000
 POLL_TIMEOUT_S = 1.0
 SILENT_POLLS_MAX = 30
 """Polls in a row that may give nothing although there is something to read, before the log counts as away."""
+
+
+def watermarks_of(log: MessageLog, topic: str) -> dict[TopicPartition, Watermarks]:
+    """Start and end of every partition of a topic now.
+
+    Raises:
+        TopicError: there is no such topic.
+        LogUnavailableError: the log does not answer.
+    """
+    admin = log.admin()
+    try:
+        return admin.watermarks(topic)
+    finally:
+        admin.close()
 
 
 def read_range(log: MessageLog, source: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:

@@ -11,7 +11,7 @@ from typing import Any
 from psycopg import sql
 
 from stepwell.engine.ports import MessageLog, RecordBatch, TopicPartition
-from stepwell.engine.reading import read_range
+from stepwell.engine.reading import read_range, watermarks_of
 from stepwell.events.codec import Codec
 from stepwell.exceptions import EventError
 from stepwell.projections import queries
@@ -89,7 +89,7 @@ def audit_tables(log: MessageLog, codec: Codec, connection: Connection, sink: st
         for source, end in sorted(positions.items()):
             if source.topic not in PROJECTED_TOPICS:
                 continue
-            start = _start(log, source)
+            start = watermarks_of(log, source.topic)[source].low
             whole = whole and start == 0
             for batch in read_range(log, source, start, end):
                 audit.rows += _stage(connection, codec, batch, refused)
@@ -108,14 +108,6 @@ def _kinds() -> Iterator[Kind]:
 def _positions(connection: Connection, sink: str) -> dict[TopicPartition, int]:
     rows = connection.execute(queries.load("projector")["positions"], {"sink": sink}).fetchall()
     return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
-
-
-def _start(log: MessageLog, source: TopicPartition) -> int:
-    admin = log.admin()
-    try:
-        return admin.watermarks(source.topic)[source].low
-    finally:
-        admin.close()
 
 
 def _staging(kind: Kind) -> sql.Identifier:

@@ -1,12 +1,12 @@
 """Topics and groups of a Kafka cluster: made, looked at and checked, by its admin interface."""
 
 import concurrent.futures
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -21,6 +21,7 @@ from confluent_kafka.admin._topic import TopicDescription
 from confluent_kafka.cimpl import NewTopic
 
 from stepwell.adapters.logs.kafka_client import Availability, base_options, make_client, patiently
+from stepwell.adapters.logs.kafka_consumer import KafkaConsumer
 from stepwell.adapters.logs.kafka_errors import kafka_error, to_log_error
 from stepwell.engine.ports import TopicPartition, Watermarks
 from stepwell.events.topics import EPISODE_EVENTS, EPISODE_SNAPSHOTS, Topic
@@ -63,6 +64,8 @@ class KafkaAdmin:
     def __init__(self, bootstrap: str, options: Mapping[str, Any]) -> None:
         self._availability = Availability("admin")
         self._bootstrap = bootstrap
+        self._options = dict(options)
+        self._readers: dict[str, KafkaConsumer] = {}
         self._driver = make_client(AdminClient, base_options(bootstrap, options, self._availability.on_error))
 
     def partitions(self, topic: str) -> int:
@@ -122,30 +125,17 @@ class KafkaAdmin:
         return {source: Watermarks(low[source], high[source]) for source in sources}
 
     def group_positions(self, group: str, topic: str) -> dict[TopicPartition, int | None]:
-        """See `stepwell.engine.ports.Admin.group_positions`. Waits out an open transaction."""
-        sources = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        while True:
-            try:
-                return self._group_positions(group, sources)
-            except LogUnavailableError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)  # a transaction is open, or the coordinator is moving
+        """See `stepwell.engine.ports.Admin.group_positions`. Waits out an open transaction.
 
-    def _group_positions(self, group: str, sources: list[TopicPartition]) -> dict[TopicPartition, int | None]:
-        doing = f"asking for the positions of group {group}"
-        request = ConsumerGroupTopicPartitions(group, [DriverPartition(*source) for source in sources])
-        futures = self._driver.list_consumer_group_offsets(
-            [request], require_stable=True, request_timeout=ANSWER_TIMEOUT_S
-        )
-        positions: dict[TopicPartition, int | None] = dict.fromkeys(sources)
-        for partition in self._answer(futures[group], doing).topic_partitions or []:
-            if partition.error is not None:
-                raise to_log_error(partition.error, doing)
-            source = TopicPartition(partition.topic, partition.partition)
-            positions[source] = partition.offset if partition.offset >= 0 else None
-        return positions
+        Asked by a consumer that never joins. The admin client has a call for it, which ends the process by SIGSEGV
+        while the coordinator is moving: librdkafka's handler of a failed OffsetFetch wants a group handle, and an admin
+        client has none (seen with 2.16.0, in rd_kafka_cgrp_op under rd_kafka_handle_OffsetFetch).
+        """
+        sources = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
+        reader = self._readers.get(group)
+        if reader is None:
+            reader = self._readers[group] = KafkaConsumer(self._bootstrap, group, None, self._options)
+        return patiently(lambda: reader.committed(sources), ANSWER_TIMEOUT_S)
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Drop the records below these positions for good, as retention does."""
@@ -157,7 +147,14 @@ class KafkaAdmin:
             self._answer(future, f"deleting records of {partition.topic}/{partition.partition}")
 
     def close(self) -> None:
-        """See `stepwell.engine.ports.Admin.close`. The driver's client ends with this object."""
+        """See `stepwell.engine.ports.Admin.close`."""
+        readers, self._readers = self._readers, {}
+        for reader in readers.values():
+            reader.close()
+        # Ended here, by the thread that used it: the cycle collector may run in the driver's own thread, which must not
+        # end the client that it belongs to.
+        with contextlib.suppress(KafkaException, RuntimeError):
+            self._driver.__exit__(None, None, None)
 
     # -- asking ---------------------------------------------------------------------------------------------------
 

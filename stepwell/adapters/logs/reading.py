@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from stepwell.engine.ports import MessageLog, RecordBatch
-from stepwell.engine.reading import read_range
+from stepwell.engine.reading import read_range, watermarks_of
 from stepwell.events.codec import Codec
 from stepwell.events.model import LogRecord
 from stepwell.exceptions import EventError
@@ -15,12 +15,7 @@ def read_batches(log: MessageLog, topic: str) -> Iterator[RecordBatch]:
     Raises:
         LogUnavailableError: the log stopped answering before the end was reached.
     """
-    admin = log.admin()
-    try:
-        marks = admin.watermarks(topic)
-    finally:
-        admin.close()
-    for source, mark in sorted(marks.items()):
+    for source, mark in sorted(watermarks_of(log, topic).items()):
         yield from read_range(log, source, mark.low, mark.high)
 
 

@@ -108,7 +108,7 @@ class OwnProcess:
         return self._popen.poll() is None
 
     def wait_ready(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Wait until ``ready()``. Ends the process and raises `StepwellError` with the log's tail when it is not in time."""
+        """Wait until ``ready()``; when not in time, end the process and raise `StepwellError` with its log's tail."""
         deadline = time.monotonic() + timeout_s
         while not ready():
             if not self.running:
