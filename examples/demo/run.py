@@ -143,9 +143,7 @@ def query(sql: str) -> None:
     print(sql, flush=True)
     with opened_database() as url, psycopg.connect(url) as connection:
         cursor = connection.execute(sql.encode())
-        table = plain_table(*(column.name for column in cursor.description or ()))
-        for row in cursor.fetchall():
-            table.add_row(*map(str, row))
+        table = plain_table(*(column.name for column in cursor.description or ()), rows=cursor.fetchall())
     Console().print(table)
 
 

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from stepwell.cli.resources import opened_database
+from stepwell.cli.tables import plain_table
+
 __all__ = ["register"]
 
 
@@ -21,12 +24,10 @@ def register(app: typer.Typer) -> None:
 
 def migrate() -> None:
     """Bring the schema up to this version of Stepwell. Safe to run again and from several places at once."""
-    from stepwell.adapters.database import database_url
     from stepwell.projections.migrate import migrate as bring_up
     from stepwell.projections.migrate import status as look
-    from stepwell.settings import get_settings
 
-    with database_url(get_settings().database) as target:
+    with opened_database() as target:
         for migration in bring_up(target):
             print(f"applied {migration.name}")
         state = look(target)
@@ -36,15 +37,13 @@ def migrate() -> None:
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show which migrations the database has. Exit code 1 when they are not exactly this version's."""
     from rich.console import Console
-    from rich.table import Table
 
-    from stepwell.adapters.database import database_url
     from stepwell.projections.migrate import status as look
     from stepwell.redaction import redact_url
     from stepwell.settings import get_settings
 
     configured = get_settings().database
-    with database_url(configured) as target:
+    with opened_database(configured) as target:
         state = look(target)
     rows = [(row.name, "changed since" if row.name in state.changed else "applied", row.applied_at.isoformat(),
              row.applied_by) for row in state.applied if row not in state.unknown]  # fmt: skip
@@ -55,10 +54,8 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         listed = [dict(zip(names, row, strict=True)) for row in rows]
         print(json.dumps({"current": state.current, "storage": state.storage, "migrations": listed}, indent=2))
     else:
-        table = Table("migration", "state", "applied at", "by", title=redact_url(configured))
-        for row in rows:
-            table.add_row(*row)
-        Console().print(table)
+        columns = ("migration", "state", "applied at", "by")
+        Console().print(plain_table(*columns, rows=rows, title=redact_url(configured)))
         print(f"Storage: {_storage(state.storage)}.")
         if state.pending and not (state.unknown or state.changed):
             print("Next: stepwell db migrate")

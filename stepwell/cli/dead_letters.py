@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stepwell.cli.resources import opened_log
+from stepwell.cli.tables import plain_table
+
 if TYPE_CHECKING:
     from stepwell.adapters.dead_letters import StoredLetter
     from stepwell.engine.ports import MessageLog
@@ -105,23 +108,19 @@ def retry(letter_id: Id) -> None:
 
 def _print_table(shown: "list[StoredLetter]") -> None:
     from rich.console import Console
-    from rich.table import Table
-
-    from stepwell.structured_logging import escape_text
 
     if not shown:
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("id", "when", "kind", "reason", "from", "episode", "type", "detail"):
-        table.add_column(column, overflow="fold")
+    rows = []
     for stored in shown:
         letter = stored.letter
         episode = f"{letter.episode_id}/{letter.attempt}" if letter.episode_id else ""
         place = f"{letter.source_topic}/{letter.source_partition}@{letter.source_offset}"
-        cells = (stored.id, _time(stored.recorded_at), letter.kind, letter.reason, place, episode)
-        rest = (letter.event_type or "", letter.detail)
-        table.add_row(*(escape_text(cell).replace("[", r"\[") for cell in (*cells, *rest)))
-    Console(highlight=False).print(table)
+        detail = letter.detail.replace("\n", "\\n")  # a line each
+        told = (letter.kind, letter.reason, place, episode, letter.event_type or "", detail)
+        rows.append((stored.id, _time(stored.recorded_at), *told))
+    columns = ("id", "when", "kind", "reason", "from", "episode", "type", "detail")
+    Console(highlight=False).print(plain_table(*columns, rows=rows, whole=("id",)))
 
 
 def _as_json(stored: "StoredLetter") -> dict[str, Any]:
@@ -170,12 +169,7 @@ def _dump(data: bytes) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _log() -> "Iterator[tuple[MessageLog, Codec]]":
-    from stepwell.adapters.logs import open_log
     from stepwell.events.codec import Codec
-    from stepwell.settings import get_settings
 
-    log = open_log(get_settings().log)
-    try:
+    with opened_log() as log:
         yield log, Codec()
-    finally:
-        log.close()

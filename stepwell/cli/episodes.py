@@ -184,15 +184,9 @@ def _resolve(log: "MessageLog", episode: str) -> str:
 
 def _verdicts_on_record(log: "MessageLog", codec: "Codec", episode_id: str) -> "dict[int, VerdictIssued]":
     """The last revision of each attempt's verdict, as the engine wrote it."""
-    from stepwell.adapters.logs.reading import read_all
-    from stepwell.events.model import VerdictIssued
-    from stepwell.events.topics import POLICY_EVENTS
+    from stepwell.adapters.verify import latest_verdicts
 
-    latest: dict[int, VerdictIssued] = {}
-    for event in read_all(log, codec, POLICY_EVENTS):
-        if isinstance(event, VerdictIssued) and event.episode_id == episode_id:
-            latest[event.attempt] = event
-    return latest
+    return {attempt: verdict for (_, attempt), verdict in latest_verdicts(log, codec, [episode_id]).items()}
 
 
 def _row(state: "EpisodeState") -> dict[str, Any]:
@@ -232,7 +226,7 @@ def _print_episode(console: "Console", folded: "FoldedHistory", n_events: int) -
     from stepwell.engine.state import AttemptState
 
     state = folded.state
-    console.print(f"[bold]{state.episode_id}[/bold]: {len(state.attempts)} attempts, {n_events} events")
+    console.print(f"{state.episode_id}: {len(state.attempts)} attempts, {n_events} events", markup=False)
     for number, attempt in sorted(state.attempts.items()):
         if not isinstance(attempt, AttemptState):
             continue

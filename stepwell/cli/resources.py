@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stepwell.engine.ports import MessageLog
-    from stepwell.settings import Settings
 
 
 @contextlib.contextmanager
@@ -22,19 +21,9 @@ def opened_log(url: str | None = None) -> "Iterator[MessageLog]":
         log.close()
 
 
-@contextlib.contextmanager
-def opened_database(settings: "Settings | None" = None) -> Iterator[str]:
-    """The URL of the database in force; an embedded one runs meanwhile."""
+def opened_database(database: str | None = None) -> "contextlib.AbstractContextManager[str]":
+    """The URL of ``database``, or of the one in force; an embedded one runs meanwhile."""
+    from stepwell.adapters.database import database_url
     from stepwell.settings import get_settings
 
-    database = (settings or get_settings()).database
-    if not database.startswith("embedded:"):
-        yield database
-        return
-    from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
-
-    server = EmbeddedPostgres(database.removeprefix("embedded:"))
-    try:
-        yield server.start()
-    finally:
-        server.stop()
+    return database_url(database or get_settings().database)

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stepwell.cli.resources import opened_database
+from stepwell.cli.tables import plain_table
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -24,11 +27,9 @@ def status(
     ] = False,
 ) -> None:
     """Show what is running now, what is stuck and on whom, and how far behind the tables are."""
-    from stepwell.adapters.database import database_url
     from stepwell.projections.overview import read_overview
-    from stepwell.settings import get_settings
 
-    with database_url(get_settings().database) as url:
+    with opened_database() as url:
         overview = read_overview(url)
     if as_json:
         answer = {"running": overview.running, "stuck": overview.stuck, "lag": overview.lag}
@@ -129,8 +130,6 @@ def by_topic(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _table(
     title: str, rows: Iterable[dict[str, Any]], columns: dict[str, Callable[[dict[str, Any]], str | None]]
 ) -> "Table":
-    from stepwell.cli.tables import plain_table
-
     cells = ([cell(row) for cell in columns.values()] for row in rows)
     return plain_table(*columns, rows=cells, whole=("episode",), title=title)
 

@@ -1,10 +1,12 @@
 """``stepwell topics``: make the log's topics, look at them, and check how they are set up."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from stepwell.cli.resources import opened_log
 
 if TYPE_CHECKING:
     from stepwell.engine.ports import Admin
@@ -105,16 +107,8 @@ def _keeps(topic: "Topic") -> str:
 @contextmanager
 def _admin() -> "Iterator[tuple[Admin, str]]":
     """An admin of the configured log, and the log's name for messages."""
-    from stepwell.adapters.logs import open_log
     from stepwell.settings import get_settings
 
     place = get_settings().log
-    log = open_log(place)
-    try:
-        admin = log.admin()
-        try:
-            yield admin, place
-        finally:
-            admin.close()
-    finally:
-        log.close()
+    with opened_log(place) as log, closing(log.admin()) as admin:
+        yield admin, place
