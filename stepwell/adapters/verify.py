@@ -4,7 +4,7 @@ Only what the engine has read is compared (its committed positions), so a verifi
 tables are compared with the log by `stepwell.projections.audit`; together they connect every row to the facts.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from stepwell.adapters.history import events_in
@@ -19,6 +19,7 @@ from stepwell.engine.verdict import mark_published, same_verdict, verdict_of
 from stepwell.events.codec import Codec
 from stepwell.events.model import Event, SnapshotTaken, VerdictIssued
 from stepwell.events.topics import EPISODE_EVENTS, EPISODE_SNAPSHOTS, POLICY_EVENTS
+from stepwell.exceptions import StepwellError
 
 AttemptKey = tuple[str, int]
 """Episode id and attempt."""
@@ -63,8 +64,10 @@ class _Verification:
         self._codec = codec
         self._wanted = wanted
         self._report = FoldReport()
-        self._verdicts = self._read_verdicts()
+        self._verdicts = latest_verdicts(log, codec, wanted)
         self._snapshots, self._seals = self._read_snapshots()
+        self._seen: set[AttemptKey] = set()
+        self._compared: set[AttemptKey] = set()
 
     def run(self) -> FoldReport:
         admin = self._log.admin()
@@ -73,11 +76,25 @@ class _Verification:
             committed = admin.group_positions(GROUP, EPISODE_EVENTS)
         finally:
             admin.close()
+        read: dict[int, range] = {}
         for source, mark in sorted(marks.items()):
-            end = min(committed.get(source) or mark.low, mark.high)
+            end = max(mark.low, min(committed.get(source) or mark.low, mark.high))
             self._report.unread += mark.high - end
             self._partition(source, mark.low, end)
+            read[source.partition] = range(mark.low, end)
+        self._without_events(read)
         return self._report
+
+    def _without_events(self, read: Mapping[int, range]) -> None:
+        """What the engine is said to have made of events that do not stand where they should."""
+        for key, verdict in self._verdicts.items():
+            origin = verdict.provenance
+            if key not in self._seen and origin.last_offset in read.get(origin.partition, ()):
+                self._differ(f"{_name(key)}: {POLICY_EVENTS} holds a verdict ({verdict.outcome}), no event asks for it")
+        for key, snapshot in self._snapshots.items():
+            if key not in self._compared and snapshot.last_offset in read.get(snapshot.partition, ()):
+                where = f"at offset {snapshot.last_offset}"
+                self._differ(f"{_name(key)}: a snapshot was made {where}, where no event of this attempt stands")
 
     def _partition(self, source: TopicPartition, start: int, end: int) -> None:
         keys = None if self._wanted is None else frozenset(episode_id.encode() for episode_id in self._wanted)
@@ -98,6 +115,7 @@ class _Verification:
             state = episodes[event.episode_id] = EpisodeState(event.episode_id)
         apply(state, event, position)
         self._report.events += 1
+        self._seen.add((event.episode_id, event.attempt))
         attempt = state.attempts.get(event.attempt)
         if not isinstance(attempt, AttemptState):
             return
@@ -113,7 +131,7 @@ class _Verification:
     def _compare_verdict(self, attempt: AttemptState) -> None:
         folded = verdict_of(attempt)
         said = self._verdicts.get((attempt.episode_id, attempt.attempt))
-        name = f"{attempt.episode_id}/{attempt.attempt}"
+        name = _name((attempt.episode_id, attempt.attempt))
         if folded is None or said is None:
             if folded is not None:
                 self._differ(f"{name}: the fold gives a verdict ({folded.outcome}), {POLICY_EVENTS} holds none")
@@ -127,25 +145,29 @@ class _Verification:
             self._differ(f"{name}: {first_difference(folded, said)}")
 
     def _compare_snapshot(self, attempt: AttemptState, snapshot: SnapshotTaken) -> None:
+        self._compared.add((attempt.episode_id, attempt.attempt))
         if snapshot.fold_hash != FOLD_HASH:
             self._report.other_folds += 1
             return
         self._report.snapshots += 1
-        kept = load(snapshot.state)
+        name = f"{_name((attempt.episode_id, attempt.attempt))}: snapshot at offset {snapshot.last_offset}"
+        try:
+            kept = load(snapshot.state)
+        except StepwellError as error:
+            self._differ(f"{name} cannot be read: {error}")
+            return
         ours = load(dump(attempt))
         # What has been published is the worker's book-keeping, not the fold's.
         mark_published(kept)
         mark_published(ours)
         if dump(kept) != dump(ours):
-            field_name = next(
-                name
-                for name in AttemptState.__struct_fields__
-                if repr(getattr(kept, name)) != repr(getattr(ours, name))
-            )
-            self._differ(
-                f"{attempt.episode_id}/{attempt.attempt}: snapshot at offset {snapshot.last_offset} has {field_name} "
-                f"{getattr(kept, field_name)!r:.80}, the fold gives {getattr(ours, field_name)!r:.80}"
-            )
+            # Where all read the same, the bits of a NaN differ.
+            unlike = (f for f in AttemptState.__struct_fields__ if repr(getattr(kept, f)) != repr(getattr(ours, f)))
+            if (field_name := next(unlike, None)) is None:
+                self._differ(f"{name} differs in the bits of a NaN")
+                return
+            there, here = getattr(kept, field_name), getattr(ours, field_name)
+            self._differ(f"{name} has {field_name} {there!r:.80}, the fold gives {here!r:.80}")
 
     def _compare_seal(self, attempt: AttemptState) -> None:
         seal = self._seals.get((attempt.episode_id, attempt.attempt))
@@ -155,22 +177,12 @@ class _Verification:
         marker = seal_marker(attempt)
         if (marker.outcome, marker.revision) != (seal.outcome, seal.revision):
             self._differ(
-                f"{attempt.episode_id}/{attempt.attempt}: sealed as {seal.outcome} revision {seal.revision}, "
+                f"{_name((attempt.episode_id, attempt.attempt))}: sealed as {seal.outcome} revision {seal.revision}, "
                 f"the fold gives {marker.outcome} revision {marker.revision}"
             )
 
     def _differ(self, sentence: str) -> None:
         self._report.differences.append(sentence)
-
-    def _read_verdicts(self) -> dict[AttemptKey, VerdictIssued]:
-        """The last revision of each attempt's verdict."""
-        latest: dict[AttemptKey, VerdictIssued] = {}
-        for event in read_all(self._log, self._codec, POLICY_EVENTS):
-            if isinstance(event, VerdictIssued) and (self._wanted is None or event.episode_id in self._wanted):
-                key = (event.episode_id, event.attempt)
-                if key not in latest or event.revision >= latest[key].revision:
-                    latest[key] = event
-        return latest
 
     def _read_snapshots(self) -> tuple[dict[AttemptKey, SnapshotTaken], dict[AttemptKey, SnapshotTaken]]:
         """The last snapshot and the seal marker of each attempt."""
@@ -183,6 +195,19 @@ class _Verification:
         return snapshots, seals
 
 
+def latest_verdicts(
+    log: MessageLog, codec: Codec, wanted: Collection[str] | None = None
+) -> dict[AttemptKey, VerdictIssued]:
+    """The last revision of each attempt's verdict, as it stands in the log (only of episodes ``wanted``)."""
+    latest: dict[AttemptKey, VerdictIssued] = {}
+    for event in read_all(log, codec, POLICY_EVENTS):
+        if isinstance(event, VerdictIssued) and (wanted is None or event.episode_id in wanted):
+            key = (event.episode_id, event.attempt)
+            if key not in latest or event.revision >= latest[key].revision:
+                latest[key] = event
+    return latest
+
+
 def first_difference(folded: VerdictIssued, said: VerdictIssued) -> str:
     """The first field in which two verdicts of one attempt differ."""
     for name in VerdictIssued.__struct_fields__:
@@ -191,6 +216,10 @@ def first_difference(folded: VerdictIssued, said: VerdictIssued) -> str:
             continue
         return f"the verdict in the log has {name} {theirs!r:.120}, the fold gives {ours!r:.120}"
     return "the verdicts differ"
+
+
+def _name(key: AttemptKey) -> str:
+    return f"{key[0]}/{key[1]}"
 
 
 def _any(_key: bytes | None) -> bool:
