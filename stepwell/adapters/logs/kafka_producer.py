@@ -1,5 +1,6 @@
 """Producers on confluent-kafka: idempotent, acknowledged by all in-sync replicas, partitioned like Java's client."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -20,6 +21,8 @@ TRANSACTION_TIMEOUT_MS = 60_000
 """After this the broker aborts a transaction whose producer is gone; until then readers of committed records wait."""
 
 _CLOSE_TIMEOUT_S = 10.0
+OVERDUE_S = 20.0
+"""How long adding positions may take (s) before the client counts as stuck. Usually it takes milliseconds."""
 _log = structlog.get_logger(__name__)
 
 
@@ -168,7 +171,13 @@ class KafkaTransactionalProducer:
         self.transactional_id = transactional_id
         self._availability = Availability(f"transactions of {transactional_id}")
         base = base_options(bootstrap, options, self._availability.on_error)
-        more = {"transactional.id": transactional_id, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
+        more = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            # Right after a commit the coordinator is still writing its markers and answers "concurrent transactions";
+            # the driver's own 100 ms until it asks again would make up most of a live transaction. Doubles each time.
+            "retry.backoff.ms": 5,
+        }
         self._settings = _producer_options(base, more)
         self._open = False
         self._closed = False
@@ -214,10 +223,14 @@ class KafkaTransactionalProducer:
         membership.check_owns(positions)
         self._membership = membership
         offsets = [DriverPartition(source.topic, source.partition, end) for source, end in positions.items()]
-        self._retrying(
-            lambda: sender.driver.send_offsets_to_transaction(offsets, membership.metadata, CALL_TIMEOUT_S),
-            "adding positions to the transaction",
-        )
+        doing = "adding positions to the transaction"
+
+        def call() -> None:
+            self._within(
+                lambda: sender.driver.send_offsets_to_transaction(offsets, membership.metadata, OVERDUE_S / 2), doing
+            )
+
+        self._retrying(call, doing)
 
     def commit(self) -> None:
         """See `stepwell.engine.ports.TransactionalProducer.commit`."""
@@ -289,6 +302,35 @@ class KafkaTransactionalProducer:
                 if again and time.monotonic() < deadline:
                     continue
                 raise self._failed(error, doing) from error
+
+    def _within(self, call: Callable[[], None], doing: str) -> None:
+        """Make a call that librdkafka may never come back from: it forgets its own time-out while the coordinator is
+        away, and need not notice that it is back (librdkafka issues 5456 and 5511, seen with 2.16.0).
+
+        Where it does not, its thread and its client are left behind, and `begin` takes the id over with another.
+
+        Raises:
+            LogUnavailableError: not done in time.
+        """
+        outcome: list[BaseException | None] = []
+
+        def run() -> None:
+            try:
+                call()
+                outcome.append(None)
+            except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+                outcome.append(error)
+
+        thread = threading.Thread(target=run, name=f"transactions of {self.transactional_id}", daemon=True)
+        thread.start()
+        thread.join(OVERDUE_S)
+        if not outcome:
+            self._open, self._sender = False, None
+            raise LogUnavailableError(
+                f"Kafka: {doing} ({self.transactional_id}): no answer within {OVERDUE_S:g} s; the client is replaced."
+            )
+        if outcome[0] is not None:
+            raise outcome[0]
 
     def _failed(self, error: KafkaException, doing: str) -> LogError:
         """Bring the producer into a state from which `begin` works again, and say what the caller must do."""
