@@ -40,7 +40,8 @@ def bad_records(step: StepDone) -> Iterator[Bad]:
     def differing(**fields: object) -> int:
         """Where the encoding of a changed event first differs."""
         other = outgoing(CODEC, msgspec.structs.replace(step, **fields)).value
-        assert value is not None and other is not None
+        assert value is not None
+        assert other is not None
         return next(index for index, (a, b) in enumerate(zip(value, other, strict=False)) if a != b)
 
     yield changed("no value", None, "no-value")

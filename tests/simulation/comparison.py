@@ -1,5 +1,6 @@
 """The log's outputs and every row of the tables against the oracle."""
 
+import math
 import struct
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
@@ -45,7 +46,7 @@ class Tables:
         self._connection = connection
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        cursor = self._connection.execute(f"SELECT * FROM stepwell.{table}")  # noqa: S608 - names are constants here
+        cursor = self._connection.execute(f"SELECT * FROM stepwell.{table}")
         assert cursor.description is not None
         names = [column.name for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor]
@@ -206,8 +207,8 @@ def check_fact_rows(tables: Tables, world: World) -> None:
         assert [row[field] for field in same] == [body[field] for field in same]
         assert (row["source_partition"], row["source_offset"]) == body["place"]
         assert micros(row["requested_at"]) == body["occurred_at"]
-    runs = {name: (row["requested_by"], micros(row["first_requested_at"])) for name, row in tables.keyed("runs", "run_id").items()}
-    assert runs == world.runs
+    runs = tables.keyed("runs", "run_id").items()
+    assert {name: (row["requested_by"], micros(row["first_requested_at"])) for name, row in runs} == world.runs
 
 
 def check_attempt_rows(tables: Tables, world: World) -> None:
@@ -244,4 +245,7 @@ def micros(when: datetime | None) -> int | None:
 
 def bits(values: Any) -> list[Any]:
     """Values with floats to the bit, so that NaN equals NaN."""
-    return [struct.pack("<d", value) if isinstance(value, float) and value == value else str(value) for value in values]
+    return [
+        struct.pack("<d", value) if isinstance(value, float) and not math.isnan(value) else str(value)
+        for value in values
+    ]

@@ -1,4 +1,4 @@
-"""The crash cases, for any log: each runs real workers, breaks something, lets all settle and compares with the oracle."""
+"""The crash cases, for any log: real workers, something breaks, all settles, everything equals the oracle's."""
 
 import os
 import signal

@@ -86,7 +86,7 @@ def told(event: Event) -> str:
 
 
 def compare(events: Sequence[Event]) -> None:
-    """Fold by both; the same verdicts, revisions, states, duplicates and dead letters, or an assertion that shows it."""
+    """Fold by both: the same verdicts, revisions, states, duplicates and dead letters, after every record."""
     oracle = Episode(EPISODE)
     state = EpisodeState(EPISODE)
     letters: list[Letter] = []

@@ -17,6 +17,7 @@ from tests.simulation.oracle import Fact
 
 MAX_EVENT_BYTES = 786_432
 PAST_US, FUTURE_US = 30 * 86_400 * 1_000_000, 600 * 1_000_000
+IDS = ("run_id", "episode_id", "producer_id")
 PRODUCERS = {"sim", "agent", "host", "engine"}
 
 
@@ -54,7 +55,8 @@ def _schemas() -> dict[int, Schema]:
         file = root
         for part in line["file"].split("/"):
             file = file / part
-        parsed = fastavro.parse_schema(_without_logical_types(json.loads(file.read_text(encoding="utf-8"))), named_schemas={})
+        written = _without_logical_types(json.loads(file.read_text(encoding="utf-8")))
+        parsed = fastavro.parse_schema(written, named_schemas={})
         found[line["id"]] = Schema(line["type"], line["fingerprint"].encode(), parsed, line["version"])
     return found
 
@@ -109,6 +111,6 @@ def _sane(raw: Raw, body: dict[str, Any]) -> bool:
         and body["producer_seq"] >= 0
         and (body["step"] is None or body["step"] >= 0)
         and (sim_time is None or math.isfinite(sim_time))
-        and all(0 < len(body[name]) <= 200 and body[name].isprintable() for name in ("run_id", "episode_id", "producer_id"))
+        and all(0 < len(body[name]) <= 200 and body[name].isprintable() for name in IDS)
         and (body["origin"] == "import" or -FUTURE_US <= late_us <= PAST_US)
     )

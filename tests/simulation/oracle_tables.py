@@ -121,17 +121,17 @@ def triggers(records: Iterable[Raw]) -> dict[str, dict[str, Any]]:
         rows[row].append((bearing(body), name))
         tail = rows[row][-ROW_OF:]
         kind = (row, bearing(body))
-        if len(tail) == ROW_OF and {entry[0] for entry in tail} == {bearing(body)} and bearing(body) != "success":
-            if kind not in opened:
-                opened.add(kind)
-                evidence = [_evidence(*latest[entry[1]]) for entry in tail]
-                key = f"policy={row[0]} version={row[1]} checkpoint={row[2] or 'none'} failure={body['failure_type']}"
-                trigger_id = trigger_id_for(*RULE, key, evidence)
-                found[trigger_id] = {
-                    "policy": row[0],
-                    "failure_type": body["failure_type"],
-                    "evidence": [(entry.episode_id, entry.partition, entry.offset) for entry in evidence],
-                }
+        alike = len(tail) == ROW_OF and {entry[0] for entry in tail} == {bearing(body)}
+        if not alike or bearing(body) == "success" or kind in opened:
+            continue
+        opened.add(kind)
+        evidence = [_evidence(*latest[entry[1]]) for entry in tail]
+        key = f"policy={row[0]} version={row[1]} checkpoint={row[2] or 'none'} failure={body['failure_type']}"
+        found[trigger_id_for(*RULE, key, evidence)] = {
+            "policy": row[0],
+            "failure_type": body["failure_type"],
+            "evidence": [(entry.episode_id, entry.partition, entry.offset) for entry in evidence],
+        }
     return found
 
 

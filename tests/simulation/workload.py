@@ -78,7 +78,8 @@ class Workload:
         dice = self._dice
         names = dice.choices(OPERATIONS, WEIGHTS, k=dice.randint(4, 30))
         rewards = [dice.choice([dice.uniform(-1, 1)] * 30 + [float("nan"), float("inf")]) for _ in range(4)]
-        return Plan([(name, dice.randint(0, 9), dice.randint(0, 9)) for name in names], end, dice.random() < 0.8, 0, rewards)
+        operations = [(name, dice.randint(0, 9), dice.randint(0, 9)) for name in names]
+        return Plan(operations, end, dice.random() < 0.8, 0, rewards)
 
     def _on_their_way(self, facts: Sequence[Event]) -> list[Event]:
         """Half of the episodes come whole; the others meet with something."""
@@ -98,9 +99,7 @@ class Workload:
                 events.insert(dice.randint(0, len(events)), fact)
         if events and dice.random() < 0.3:
             changes: dict[str, object] = {"producer_id": "zombie"} if dice.random() < 0.5 else {"run_id": "run-other"}
-            events.insert(
-                dice.randint(1, len(events)), msgspec.structs.replace(dice.choice(events), **changes)
-            )
+            events.insert(dice.randint(1, len(events)), msgspec.structs.replace(dice.choice(events), **changes))
         return events
 
     def _placed(self, event: Event, number: int, policy: str, at: int) -> Event:
