@@ -11,7 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from stepwell.adapters.logs import open_log
 from stepwell.adapters.parts.kafka import KafkaPart
+from stepwell.adapters.subscriber import Subscription
+from stepwell.events.codec import Codec
 
 DEADLINE_S = 180.0
 SPEC = """\
@@ -135,6 +138,22 @@ def test_the_tables_answer_the_questions_of_operations(place: Place) -> None:
         assert counts == (12, 12, 0, 12, 6)
 
 
+def test_a_trainer_that_dies_over_a_request_gets_it_again(place: Place) -> None:
+    log = open_log(place.settings.get("STEPWELL_LOG", f"local:{place.directory / 'home' / 'log'}"))
+    seen = []
+    for handle in (False, True):
+        with Subscription(log, Codec(), "e2e-dies", policies=frozenset({"nan"})) as subscription:
+            delivery = subscription.receive(DEADLINE_S)
+            assert delivery is not None
+            seen.append((delivery.event.trigger_id, delivery.source, delivery.offset))
+            if handle:
+                subscription.handled()
+    assert seen[0] == seen[1]
+    with Subscription(log, Codec(), "e2e-dies") as subscription:
+        assert subscription.receive(5.0) is None
+    log.close()
+
+
 def test_the_pattern_reaches_a_subscriber_which_answers(place: Place) -> None:
     (request,) = place.rows("retrain", "list", "--json")
     assert (request["type"], request["policy"], request["failure_type"]) == (
@@ -173,8 +192,8 @@ DAMAGES = {
         "missing",
     ),
     "forged episode": (
-        "CREATE TABLE public.kept AS SELECT * FROM stepwell.episodes LIMIT 1;"
-        "UPDATE public.kept SET episode_id = 'ep-forged'; INSERT INTO stepwell.episodes SELECT * FROM public.kept",
+        """CREATE TABLE public.kept AS SELECT * FROM stepwell.episodes LIMIT 1;
+        UPDATE public.kept SET episode_id = 'ep-forged'; INSERT INTO stepwell.episodes SELECT * FROM public.kept""",
         "DELETE FROM stepwell.episodes WHERE episode_id = 'ep-forged'; DROP TABLE public.kept",
         "no record asks for it",
     ),
