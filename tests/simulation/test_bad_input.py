@@ -69,7 +69,7 @@ def test_every_kind_of_bad_record(url: str, tmp_path: Path, new_database: Callab
     facts[-1] = msgspec.structs.replace(facts[-1], message="died \0 here")  # case 32: no database takes this text
     genuine = next(fact for fact in facts if isinstance(fact, StepDone))
     bad = list(bad_records(genuine))
-    keyless = OutgoingRecord("stepwell.episode-events", None, outgoing(CODEC, genuine).value, bad[0].record.headers)
+    keyless = outgoing(CODEC, facts[3])._replace(key=None)
     records: list[OutgoingRecord] = []
     for number, fact in enumerate(facts):  # a bad one after every fact, so that each is followed by a good one
         records.append(outgoing(CODEC, fact))
