@@ -1,4 +1,4 @@
-"""A spec is refused whole, with file, line and what was expected, before anything starts; a good one gives stable ids."""
+"""A spec is refused whole, with file, line and what was expected, before anything starts; a good one fixes the ids."""
 
 import json
 from pathlib import Path
