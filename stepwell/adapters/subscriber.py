@@ -302,4 +302,3 @@ class Subscription:
         if self._policies is not None and event.policy not in self._policies:
             return None
         return Delivery(event, source, offset)
-
