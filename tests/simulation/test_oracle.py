@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from stepwell.events.model import Event
 from tests.simulation.judging import compare
 from tests.unit.engine.histories import episodes, interleave, junk, spoil, with_duplicates, without
 from tests.unit.engine.stories import Story, attempt_of, fold, fold_with_findings, sealed, stalled, timed_out
+from tests.unit.engine.test_golden_histories import NAMES, golden_events
 
 SEEDS = st.integers(0, 2**32)
 APART = st.sampled_from([0, 2, 8, 64, 200])
@@ -82,6 +84,12 @@ def test_fold_and_oracle_agree_beyond_what_is_held(seed: int, n_steps: int, shar
     story.end()
     arrived, _ = without(story.facts, seed, share / 4)
     compare([*interleave(arrived, seed, apart * 2), sealed()])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fold_and_oracle_agree_on_the_golden_histories(name: str) -> None:
+    """Their verdicts were worked out by hand; a second implementation confirms everything else that they come to."""
+    compare(golden_events(name))
 
 
 def test_what_never_came_is_no_violation_of_the_end() -> None:

@@ -38,9 +38,13 @@ def _event(row: dict[str, Any]) -> Event:
     return event
 
 
+def golden_events(name: str) -> list[Event]:
+    """The events of a history, in the log's order."""
+    return [_event(row) for row in _load(name)["events"]]
+
+
 def _fold(name: str) -> FoldedHistory:
-    events = [_event(row) for row in _load(name)["events"]]
-    return fold_history((event, position_at(offset, event)) for offset, event in enumerate(events))
+    return fold_history((event, position_at(offset, event)) for offset, event in enumerate(golden_events(name)))
 
 
 def _ranges(entries: tuple[model.SequenceRange, ...]) -> list[list[object]]:
