@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
@@ -48,14 +49,14 @@ def freeze(url: str, database: str, directory: Path, *, seed: int) -> None:
         for kind in ("engine", "projector"):
             pipe.start(kind, "1")
         pipe.feed(first)
-        _wait_until(lambda: pipe.handled("engine") > 50, "both at work")
+        wait_until(lambda: pipe.handled("engine") > 50, "both at work")
         sleepers = [pipe.workers[kind, "0"] for kind in ("engine", "projector")]
         for worker in sleepers:
             os.kill(worker.process.pid, signal.SIGSTOP)
         pipe.feed(second)
         check = IdleCheck(pipe.log, GROUPS)
         try:
-            _wait_until(check, "the others took over")
+            wait_until(check, "the others took over")
         finally:
             check.close()
         for worker in sleepers:
@@ -73,12 +74,12 @@ def doubled(url: str, database: str, directory: Path, *, seed: int) -> None:
     first, second = Workload(seed, 30).chunks(2)
     with pipeline(url, database, directory) as pipe:
         pipe.feed(first)
-        _wait_until(lambda: pipe.handled("engine") > 20, "the first at work")
+        wait_until(lambda: pipe.handled("engine") > 20, "the first at work")
         for kind in ("engine", "detector"):
             older = pipe.workers[kind, "0"]
             pipe.start(kind, "0")
             pipe.feed(second[: len(second) // 2] if kind == "engine" else second[len(second) // 2 :])
-            _wait_until(lambda older=older: older.process.poll() is not None, f"the older {kind} ended")  # type: ignore[misc]
+            wait_until(lambda older=older: older.process.poll() is not None, f"the older {kind} ended")  # type: ignore[misc]
             assert older.process.returncode == EXIT_FENCED
         finish(pipe)
 
@@ -91,11 +92,11 @@ def database_dies(url: str, directory: Path, *, seed: int) -> None:
         database = server.start()
         with pipeline(url, database, directory) as pipe:
             pipe.feed(first)
-            _wait_until(lambda: pipe.handled("projector") > 20, "rows are written")
+            wait_until(lambda: pipe.handled("projector") > 20, "rows are written")
             server.kill9()
             pipe.feed(second)
             projector = pipe.workers["projector", "0"]
-            _wait_until(lambda: "database is away, waiting" in projector.said(), "it noticed")
+            wait_until(lambda: "database is away, waiting" in projector.said(), "it noticed")
             time.sleep(3.0)
             assert server.start() == database
             pipe.feed(third)
@@ -107,8 +108,8 @@ def database_dies(url: str, directory: Path, *, seed: int) -> None:
         server.stop(force=True)
 
 
-def _wait_until(condition: object, what: str) -> None:
-    assert callable(condition)
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until it holds; fail after a minute."""
     deadline = time.monotonic() + FREEZE_S
     while not condition():
         assert time.monotonic() < deadline, f"not in time: {what}"

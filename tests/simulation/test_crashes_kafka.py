@@ -58,7 +58,7 @@ def test_the_broker_dies_and_comes_back(node: KafkaPart, tmp_path: Path, new_dat
     first, second = Workload(23, 50).chunks(2)
     with pipeline(url_of(node), new_database(), tmp_path) as pipe:
         pipe.feed(first)
-        crashing._wait_until(lambda: pipe.handled("engine") > 20, "at work")
+        crashing.wait_until(lambda: pipe.handled("engine") > 20, "at work")
         node.kill9()
         time.sleep(8.0)
         node.start()

@@ -153,6 +153,7 @@ class KafkaConsumer:
         """The driver's callback, inside `poll`. What it raises is kept and raised by `poll` itself.
 
         On a failure nothing is assigned, and the next `poll` joins anew, so that the caller's ``on_assign`` runs again.
+        Until then the caller must not take for its own what its ``on_assign`` was told of: it is told of a revocation.
         """
         sources = [TopicPartition(p.topic, p.partition) for p in partitions]
         try:
@@ -164,7 +165,12 @@ class KafkaConsumer:
             self._take({source: chosen[source] for source in sources})
         except BaseException as error:  # noqa: BLE001 - raised again by poll, outside the driver's C frames
             self._callback_error, self._rejoin = error, True
-            driver.assign([])
+            self._forget_assignment()
+            try:
+                if self._on_revoke is not None:
+                    self._on_revoke(sources)
+            finally:
+                driver.assign([])
 
     def _starting_positions(self, sources: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Committed positions; the log's start where there is none. Said to the driver, not left to a reset policy."""
