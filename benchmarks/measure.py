@@ -4,7 +4,6 @@ import json
 import math
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -90,15 +89,19 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def resident_mb(pid: int | str = "self") -> float:
     """Resident memory of a process now, MiB."""
+    return _memory_mb(pid, "VmRSS:")
+
+
+def peak_mb(pid: int | str = "self") -> float:
+    """The most resident memory that a process has had, MiB. (`getrusage` would tell its parent's, before the start.)"""
+    return _memory_mb(pid, "VmHWM:")
+
+
+def _memory_mb(pid: int | str, name: str) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(name):
             return int(line.split()[1]) / 1024
     raise ProcessLookupError(pid)
-
-
-def peak_mb() -> float:
-    """The most resident memory that this process has had, MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def machine() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.logs import check_outcomes
-from benchmarks.measure import figures
+from benchmarks.measure import figures, peak_mb
 from benchmarks.workload import Workload
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.parts import parts_directory, require_command
@@ -82,7 +82,7 @@ def run(peer: str, url: str, load: Workload) -> dict[str, Any]:
             assert process.stdout is not None
             marks = _Marks(process.pid, process.stdout)
             found, last = _read_outcomes(consumer, load.episodes, process, peer)
-            cpu_s, peak = _cpu_s(process.pid) - marks.cpu_s, _peak_mb(process.pid)
+            cpu_s, peak = _cpu_s(process.pid) - marks.cpu_s, peak_mb(process.pid)
         finally:
             process.terminate()
             try:
@@ -158,10 +158,3 @@ def _read_outcomes(
 def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _peak_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise ProcessLookupError(pid)
