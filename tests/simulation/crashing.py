@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from stepwell.adapters.workers.idle import IdleCheck
 from stepwell.adapters.workers.process import EXIT_FENCED
 from stepwell.events.topics import FAILURE_PATTERNS, POLICY_EVENTS, RETRAIN_REQUESTS
 from tests.simulation.comparison import compare_with_oracle
-from tests.simulation.pipeline import GROUPS, Pipeline, Tail, pipeline, run_with_kills
+from tests.simulation.pipeline import GROUPS, Pipeline, Tail, Worker, pipeline, run_with_kills
 from tests.simulation.workload import Workload
 
 FREEZE_S = 60.0
@@ -52,7 +53,7 @@ def freeze(url: str, database: str, directory: Path, *, seed: int) -> None:
         wait_until(lambda: pipe.handled("engine") > 50, "both at work")
         sleepers = [pipe.workers[kind, "0"] for kind in ("engine", "projector")]
         for worker in sleepers:
-            os.kill(worker.process.pid, signal.SIGSTOP)
+            _freeze(worker, url)
         pipe.feed(second)
         check = IdleCheck(pipe.log, GROUPS)
         try:
@@ -62,11 +63,27 @@ def freeze(url: str, database: str, directory: Path, *, seed: int) -> None:
         for worker in sleepers:
             os.kill(worker.process.pid, signal.SIGCONT)
         pipe.feed(third)
-        time.sleep(2.0)
-        for worker in sleepers:
-            if worker.process.poll() == EXIT_FENCED:
-                pipe.start(worker.kind, "0")
+        pipe.restarts_fenced = True  # a zombie may go on as a member, or end and say that it was replaced
         finish(pipe)
+
+
+def _freeze(worker: Worker, url: str) -> None:
+    """Stop it at a moment at which it does not hold the local log's write lock: with that it would stop everybody."""
+    while True:
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        if not url.startswith("local:"):
+            return
+        connection = sqlite3.connect(f"{url.removeprefix('local:')}/log.db", timeout=1.0, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            os.kill(worker.process.pid, signal.SIGCONT)
+            time.sleep(0.05)
+        else:
+            return
+        finally:
+            connection.close()
 
 
 def doubled(url: str, database: str, directory: Path, *, seed: int) -> None:

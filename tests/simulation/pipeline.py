@@ -17,6 +17,7 @@ from typing import Any
 
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.workers.idle import IdleCheck
+from stepwell.adapters.workers.process import EXIT_FENCED
 from stepwell.engine import detector_worker, restore
 from stepwell.engine.ports import MessageLog, OutgoingRecord, TopicPartition
 from stepwell.engine.reading import read_range
@@ -81,6 +82,8 @@ class Pipeline:
     def __init__(self, url: str, database: str, directory: Path) -> None:
         self.url, self.database, self.directory = url, database, directory
         self.workers: dict[tuple[str, str], Worker] = {}
+        self.restarts_fenced = False
+        """Start a worker again that ended because another took its place, as an operator would."""
         self.log: MessageLog = open_log(url)
         self.log.admin().create(TOPICS)
         migrate(database)
@@ -141,7 +144,10 @@ class Pipeline:
             check.close()
 
     def _all_alive(self) -> None:
-        for name, worker in self.workers.items():
+        for name, worker in list(self.workers.items()):
+            if self.restarts_fenced and worker.process.poll() == EXIT_FENCED:
+                self.start(*name)
+                continue
             assert worker.process.poll() is None, f"{name} ended by itself\n{self.complaints()}"
 
     def complaints(self) -> str:
