@@ -32,9 +32,9 @@ def _producer_options(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[
         "acks": "all",
         # librdkafka's default (CRC32) puts keys elsewhere than Java's and aiokafka's clients do.
         "partitioner": "murmur2_random",
-        # Every client can read gzip; for lz4 and zstd aiokafka wants one more library, which subscribers may not have.
-        "compression.type": "gzip",
-        "compression.level": 1,
+        # Less than half of gzip's CPU time on both sides, for a sixth more bytes. aiokafka reads it with cramjam, which
+        # the extra "kafka" brings.
+        "compression.type": "lz4",
         "linger.ms": 5,
         "batch.num.messages": 10_000,
         "queue.buffering.max.messages": 50_000,
