@@ -71,5 +71,6 @@ def test_the_broker_dies_and_comes_back(node: KafkaPart, tmp_path: Path, new_dat
         for worker in pipe.workers.values():
             said = worker.said()
             assert said.count("log is away, waiting") <= 1, worker.kind
-            assert said.count("log is away, waiting") == said.count("log is back"), worker.kind
+            over = said.count("log is back") + said.count("another worker runs this slot")
+            assert said.count("log is away, waiting") <= over, worker.kind
         assert any("log is away, waiting" in worker.said() for worker in pipe.workers.values())
