@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from stepwell.engine.ports import MessageLog, OutgoingRecord, TopicPartition
 from stepwell.engine.reading import read_range, watermarks_of
 from stepwell.events.codec import Codec
-from stepwell.events.guards import RefusalError, check_time
+from stepwell.events.guards import check_time
 from stepwell.events.model import DeadLetter, Event
 from stepwell.events.topics import BY_NAME, DEAD_LETTERS
 from stepwell.exceptions import ConfigurationError, EventError, NotFoundError, StepwellError
@@ -111,7 +111,7 @@ def retry_record(codec: Codec, stored: StoredLetter) -> OutgoingRecord:
         record = codec.decode(letter.source_value, headers)
         if isinstance(record, Event):
             check_time(record, stored.recorded_at)
-    except (EventError, RefusalError) as error:
+    except EventError as error:
         raise RetryRefusedError(f"{stored.id} still cannot be read ({error.reason}): {error}") from error
     if letter.kind == "unreadable" and letter.reason in {"no-key", "bad-key", "wrong-topic"}:
         raise RetryRefusedError(f"{stored.id} can be read, but it would be refused again: {letter.detail}")

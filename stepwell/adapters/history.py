@@ -10,7 +10,7 @@ from stepwell.engine.fold import apply, content_digest
 from stepwell.engine.ports import MessageLog, RecordBatch
 from stepwell.engine.state import AttemptState, EpisodeState, Position
 from stepwell.events.codec import SCHEMA_HEADER, Codec
-from stepwell.events.guards import RefusalError, check_time
+from stepwell.events.guards import check_time
 from stepwell.events.model import Event, Headers
 from stepwell.events.topics import EPISODE_EVENTS
 from stepwell.exceptions import EventError
@@ -50,7 +50,7 @@ def events_in(
         try:
             event = codec.decode_event(value, headers)
             check_time(event, timestamp)
-        except (EventError, RefusalError):
+        except EventError:
             continue
         if event.episode_id.encode() == key:
             yield event, Position(partition, offset, timestamp, _fingerprint(headers), content_digest(value))

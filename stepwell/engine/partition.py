@@ -21,7 +21,7 @@ from stepwell.engine.state import AttemptState, EpisodeState, Position, SealedAt
 from stepwell.engine.timers import Timeouts, due_facts, seal_if_complete
 from stepwell.engine.verdict import mark_published, pending_verdict
 from stepwell.events.codec import PREFIX_BYTES, SCHEMA_HEADER
-from stepwell.events.guards import RefusalError, check_time
+from stepwell.events.guards import check_time
 from stepwell.events.model import Headers, PositionSaved
 from stepwell.exceptions import DecodeError, EncodeError, EventError
 
@@ -145,9 +145,6 @@ class EpisodePartition(Processor):
                     state = self._load(key)
             except EventError as error:
                 notice(index, error)
-                continue
-            except RefusalError as error:
-                notice(index, DecodeError(str(error), reason=error.reason))
                 continue
             assert value is not None
             fingerprint = self._fingerprints.get(value[:PREFIX_BYTES]) or self._learn_fingerprint(value, headers)

@@ -18,7 +18,7 @@ from stepwell.projections import queries
 from stepwell.projections.copy_format import TYPE_NAMES, encode_rows
 from stepwell.projections.database import Connection
 from stepwell.projections.projector import GROUP
-from stepwell.projections.rows import PROJECTED_TOPICS, Source, rows_of
+from stepwell.projections.rows import PROJECTED_TOPICS, project
 from stepwell.projections.tables import KINDS, Kind, Values
 
 __all__ = ["Difference", "TableAudit", "audit_tables"]
@@ -130,16 +130,14 @@ def _stage(connection: Connection, codec: Codec, batch: RecordBatch, refused: se
     """The rows of one batch into the temporary tables; how many."""
     topic, partition = batch.source
     by_kind: dict[str, list[Values]] = {}
-    for offset, timestamp, value, headers in zip(
-        batch.offsets, batch.timestamps, batch.values, batch.headers, strict=True
-    ):
+    for index, offset in enumerate(batch.offsets):
         if (topic, partition, offset) in refused:
             continue
         try:
-            record = codec.decode(value, headers)
+            rows_found = project(codec, batch, index)
         except EventError:
             continue
-        for name, values in rows_of(record, Source(topic, partition, offset, timestamp)):
+        for name, values in rows_found:
             by_kind.setdefault(name, []).append((topic, partition, offset, *values))
     rows = 0
     for kind in _kinds():

@@ -16,21 +16,17 @@ import structlog
 
 from stepwell.engine.ports import Consumer, MessageLog, RecordBatch, TopicPartition
 from stepwell.events.codec import Codec
-from stepwell.events.guards import RefusalError, check_time
-from stepwell.events.model import Event
-from stepwell.events.topics import EPISODE_EVENTS, EPISODE_SNAPSHOTS
 from stepwell.exceptions import (
     DatabaseUnavailableError,
-    DecodeError,
+    EventError,
     LogError,
     LogUnavailableError,
     SinkFencedError,
-    UnknownSchemaError,
 )
 from stepwell.projections import migrate, queries
 from stepwell.projections.database import Connection, Deadline, connect, named_errors
 from stepwell.projections.progress import ProgressReporter
-from stepwell.projections.rows import PROJECTED_TOPICS, Source, rows_of
+from stepwell.projections.rows import PROJECTED_TOPICS, project
 from stepwell.projections.writer import BatchWriter, Item, set_aside
 
 __all__ = ["GROUP", "Projector"]
@@ -181,22 +177,11 @@ class Projector:
     def _items(self, batch: RecordBatch) -> list[Item]:
         """The rows of every record; of a record that nobody can read, its dead-letter row."""
         items = []
-        topic, partition = batch.source
-        decode = self._codec.decode
-        judges_time = topic == EPISODE_EVENTS
-        for index, value in enumerate(batch.values):
-            if value is None and topic == EPISODE_SNAPSHOTS:
-                continue  # how a compacted topic forgets a key
-            timestamp = batch.timestamps[index]
+        for index in range(len(batch)):
             try:
-                record = decode(value, batch.headers[index])
-                if judges_time and isinstance(record, Event):
-                    check_time(record, timestamp)
-            except (DecodeError, UnknownSchemaError, RefusalError) as error:
-                row = set_aside(batch, index, "unreadable", error.reason, str(error), self._name)
-                items.append(Item(index, (row,)))
-                continue
-            rows = rows_of(record, Source(topic, partition, batch.offsets[index], timestamp))
+                rows = project(self._codec, batch, index)
+            except EventError as error:
+                rows = (set_aside(batch, index, "unreadable", error.reason, str(error), self._name),)
             if rows:
                 items.append(Item(index, rows))
         return items

@@ -12,8 +12,11 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from stepwell.engine.ports import RecordBatch
 from stepwell.events import model
-from stepwell.events.model import LogRecord, Metric, SequenceRange, Tensor
+from stepwell.events.codec import Codec
+from stepwell.events.guards import check_time
+from stepwell.events.model import Event, LogRecord, Metric, SequenceRange, Tensor
 from stepwell.events.topics import (
     DEAD_LETTERS,
     EPISODE_EVENTS,
@@ -26,7 +29,7 @@ from stepwell.events.topics import (
 )
 from stepwell.projections.tables import Row
 
-__all__ = ["PROJECTED_TOPICS", "Source", "rows_of"]
+__all__ = ["PROJECTED_TOPICS", "Source", "project", "rows_of"]
 
 _ARRAY_CODES = {"float32": "f", "float64": "d", "int32": "i", "int64": "q", "uint8": "B", "bool": "B"}
 _MAX_TIME_US = 253_402_300_800_000_000  # the year 10000
@@ -46,6 +49,27 @@ def rows_of(record: LogRecord, source: Source) -> Sequence[Row]:
     """The rows of one record; none for types that no table holds, or that stand on a topic where they do not belong."""
     make = _MAKERS.get((source.topic, type(record)))
     return make(record, source) if make is not None else ()
+
+
+def project(codec: Codec, batch: RecordBatch, index: int) -> Sequence[Row]:
+    """The rows of the record at an index of a batch.
+
+    None for a tombstone, and for an episode's event under another key than the episode's id: that is the engine's dead
+    letter, and it may stand in another partition and be read before the genuine record whose row it would take.
+
+    Raises:
+        EventError: the record cannot be read, or its time is out of the window; the engine refuses it as well.
+    """
+    topic, partition = batch.source
+    value, timestamp = batch.values[index], batch.timestamps[index]
+    if value is None and topic == EPISODE_SNAPSHOTS:
+        return ()  # how a compacted topic forgets a key
+    record = codec.decode(value, batch.headers[index])
+    if topic == EPISODE_EVENTS and isinstance(record, Event):
+        check_time(record, timestamp)
+        if batch.keys[index] != record.episode_id.encode():
+            return ()
+    return rows_of(record, Source(topic, partition, batch.offsets[index], timestamp))
 
 
 # --- facts about episodes ---

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from stepwell.engine.ports import MessageLog, RecordBatch, TopicPartition
+from stepwell.engine.publish import outgoing
 from stepwell.events.topics import EPISODE_EVENTS
 from stepwell.exceptions import SinkFencedError
 from stepwell.projections.database import connect
@@ -86,10 +88,10 @@ def test_records_the_database_refuses_become_dead_letters(
         "SELECT reason, kind, source_value FROM stepwell.dead_letters ORDER BY source_partition, source_offset"
     )
     assert sorted(reason for reason, _, _ in reasons) == [
-        "character-not-in-repertoire", "check-violation", "check-violation", "check-violation", "out-of-range",
+        "character-not-in-repertoire", "check-violation", "check-violation", "out-of-range", "range",
         "untranslatable-character",
     ]  # fmt: skip
-    assert {kind for _, kind, _ in reasons} == {"refused"}
+    assert {(reason, kind) for reason, kind, _ in reasons if kind != "refused"} == {("range", "unreadable")}
     assert {bytes(value) for _, _, value in reasons} == {*(facts.CODEC.encode(event)[0] for event in bad), value}
     assert query("SELECT count(*) FROM stepwell.steps") == [(20,)]
     assert query("SELECT count(*) FROM stepwell.actions") == [(20,)]
@@ -181,3 +183,20 @@ def test_a_projector_whose_position_was_moved_reads_it_again(
         facts.publish(log, [facts.step("e-1", 5)])
         projector.wait(lambda: query("SELECT count(*) FROM stepwell.steps") == [(6,)])
     assert query("SELECT count(*) FROM stepwell.actions") == [(5,)]
+
+
+def test_an_event_under_a_wrong_key_makes_no_row_even_when_it_is_read_first(
+    log: MessageLog, drain: Callable[..., None], query: Query
+) -> None:
+    genuine = facts.episode("e-1", steps=2)
+    for key in (None, b"e-2", b"\xff"):
+        for partition in range(4):
+            for record in genuine:
+                twin = outgoing(facts.CODEC, msgspec.structs.replace(record, producer_id="forged"), partition)
+                facts.send(log, [twin._replace(key=key)])
+    drain()
+    assert query("SELECT count(*) FROM stepwell.steps") == [(0,)]
+    facts.publish(log, genuine)
+    drain()
+    assert query("SELECT DISTINCT producer_id FROM stepwell.steps") == [("sim-1",)]
+    assert query("SELECT count(*) FROM stepwell.steps") == [(2,)]
