@@ -5,6 +5,7 @@ keys, bounded size and depth. `Document.validate` turns what pydantic finds into
 problem with its line.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from stepwell.exceptions import SpecError
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 30
+INTEGER_LIMIT = 2**63
 MAX_PROBLEMS_SHOWN = 20
 
 Path_ = tuple[str | int, ...]
@@ -116,11 +118,8 @@ def parse(raw: bytes, source: str) -> Document:
         raise SpecError(f"{source}: {len(raw)} bytes are too many for a spec; at most {MAX_BYTES} are read")
     try:
         text = raw.decode("utf-8")
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                line = event.start_mark.line + 1 if event.start_mark else 1
-                raise SpecError(f"{source}:{line}: anchors and aliases are not allowed; write it out")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _check_events(text, source)
+        node = yaml.compose(text, Loader=_Loader)
     except UnicodeDecodeError as error:
         raise SpecError(f"{source}: not UTF-8 text (byte {error.start})") from None
     except yaml.MarkedYAMLError as error:
@@ -135,20 +134,63 @@ def parse(raw: bytes, source: str) -> Document:
     return Document(source, _value(node, (), lines, source), lines)
 
 
+class _Loader(yaml.SafeLoader):
+    """Plain data as YAML 1.2's core schema has it: ``1:30`` is text and no number of seconds, ``yes`` is text.
+
+    PyYAML reads YAML 1.1, where such values silently become something else.
+    """
+
+
+_Loader.yaml_implicit_resolvers = {}
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}",
+        re.compile(f"^(?:{_pattern})$"),
+        [*_first.replace("\0", ""), *([""] if "\0" in _first else [])],
+    )
+
+
+def _check_events(text: str, source: str) -> None:
+    """Refuse before anything is built: aliases, and nesting on which the parser's time would grow with the square."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise SpecError(f"{source}:{line}: anchors and aliases are not allowed; write it out")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise SpecError(f"{source}:{line}: nested more than {MAX_DEPTH} deep")
+
+
 def _value(node: yaml.Node, path: Path_, lines: dict[Path_, int], source: str) -> Any:
     line = node.start_mark.line + 1
     lines.setdefault(path, line)
-    if len(path) > MAX_DEPTH:
-        raise SpecError(f"{source}:{line}: nested more than {MAX_DEPTH} deep")
     if isinstance(node, yaml.MappingNode):
         return _mapping(node, path, lines, source)
     if isinstance(node, yaml.SequenceNode):
         return [_value(child, (*path, i), lines, source) for i, child in enumerate(node.value)]
     try:
-        return yaml.SafeLoader("").construct_object(node, deep=True)
+        value = yaml.constructor.SafeConstructor().construct_object(node, deep=True)
     except (yaml.YAMLError, ValueError) as error:
         problem = getattr(error, "problem", None) or error
         raise SpecError(f"{source}:{line}: {dotted(path)}: {problem}") from None
+    if isinstance(value, int) and abs(value) >= INTEGER_LIMIT:
+        raise SpecError(f"{source}:{line}: {dotted(path)}: the number does not fit in 64 bits")
+    return value
 
 
 def _mapping(node: yaml.MappingNode, path: Path_, lines: dict[Path_, int], source: str) -> dict[str, Any]:

@@ -56,7 +56,11 @@ def test_a_flood_of_problems_is_cut() -> None:
         (b"", "s.yaml: the file is empty"),
         (b"a: [\n", "s.yaml:2: not valid YAML"),
         (b"\xff", "s.yaml: not UTF-8 text"),
-        (b"a: 2024-99-99\n", "s.yaml:1: a: month must be in 1..12"),
+        (b"a: 0x" + b"f" * 5000, "s.yaml:1: a: the number does not fit in 64 bits"),
+        (b"a: " + b"9" * 5000, "s.yaml:1: a: Exceeds the limit"),
+        (b"[" * 900_000, "s.yaml:1: nested more than 30 deep"),
+        (b"{a: " * 200_000, "s.yaml:1: nested more than 30 deep"),
+        (b"- " * 400_000 + b"1", "s.yaml:1: nested more than 30 deep"),
         (b"1: x\n", "s.yaml:1: (whole file): keys must be text; found 1"),
         (b"[" * 200 + b"]" * 200, "s.yaml:1: "),
         (b"a: 1\n" + b"#" * MAX_BYTES, "s.yaml: 1000005 bytes are too many"),
@@ -77,3 +81,30 @@ def test_error_at_a_path_falls_back_to_its_parent() -> None:
     document = parse(b"a:\n  b: 1\n", "s.yaml")
     assert str(document.error(("a", "c"), "bad")) == "s.yaml:1: a.c: bad"
     assert dotted(()) == "(whole file)"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1:30", "1:30"),
+        ("yes", "yes"),
+        ("off", "off"),
+        ("007", "007"),
+        ("1_000", "1_000"),
+        ("2024-11-30", "2024-11-30"),
+        ("0x1f", 31),
+        ("-7", -7),
+        ("1e3", 1000.0),
+        ("-.5", -0.5),
+        ("1.", 1.0),
+        ("true", True),
+        ("~", None),
+        ("null", None),
+        ("", None),
+        ("'1'", "1"),
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
+    found = parse(f"a: {text}\n".encode(), "s.yaml").data["a"]
+    assert found == value
+    assert type(found) is type(value)
