@@ -36,9 +36,10 @@ def config(
 
 
 def _print_table(rows: list[dict[str, object]]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from stepwell.cli.tables import console
 
     table = Table(box=None, pad_edge=False)
     table.add_column("setting", style="bold", no_wrap=True)
@@ -48,5 +49,5 @@ def _print_table(rows: list[dict[str, object]]) -> None:
     for row in rows:
         value = "-" if row["value"] is None else str(row["value"])
         table.add_row(Text(str(row["name"])), Text(value), Text(str(row["origin"])))
-    Console().print(table)
+    console().print(table)
     print("\nSet any of them by its variable (STEPWELL_LOG for log), or by its name in stepwell.toml here or in home.")

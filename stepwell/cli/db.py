@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from stepwell.cli.resources import opened_database
-from stepwell.cli.tables import plain_table
+from stepwell.cli.tables import console, plain_table
 
 __all__ = ["register"]
 
@@ -36,8 +36,6 @@ def migrate() -> None:
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show which migrations the database has. Exit code 1 when they are not exactly this version's."""
-    from rich.console import Console
-
     from stepwell.projections.migrate import status as look
     from stepwell.redaction import redact_url
     from stepwell.settings import get_settings
@@ -55,7 +53,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(json.dumps({"current": state.current, "storage": state.storage, "migrations": listed}, indent=2))
     else:
         columns = ("migration", "state", "applied at", "by")
-        Console().print(plain_table(*columns, rows=rows, title=redact_url(configured)))
+        console().print(plain_table(*columns, rows=rows, title=redact_url(configured)))
         print(f"Storage: {_storage(state.storage)}.")
         if state.pending and not (state.unknown or state.changed):
             print("Next: stepwell db migrate")

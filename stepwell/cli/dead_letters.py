@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stepwell.cli.resources import opened_log
-from stepwell.cli.tables import plain_table
+from stepwell.cli.tables import console, counted, plain_table
 
 if TYPE_CHECKING:
     from stepwell.adapters.dead_letters import StoredLetter
@@ -62,7 +62,7 @@ def list_(
             print(json.dumps(_as_json(stored)))
         return
     _print_table(shown)
-    print(f"{len(shown)} of {len(found)} dead letters" if found else "no dead letters")
+    print(f"{len(shown)} of {counted(len(found), 'dead letter')}" if found else "no dead letters")
 
 
 def show(letter_id: Id, as_json: AsJson = False) -> None:
@@ -107,8 +107,6 @@ def retry(letter_id: Id) -> None:
 
 
 def _print_table(shown: "list[StoredLetter]") -> None:
-    from rich.console import Console
-
     if not shown:
         return
     rows = []
@@ -120,7 +118,7 @@ def _print_table(shown: "list[StoredLetter]") -> None:
         told = (letter.kind, letter.reason, place, episode, letter.event_type or "", detail)
         rows.append((stored.id, _time(stored.recorded_at), *told))
     columns = ("id", "when", "kind", "reason", "from", "episode", "type", "detail")
-    Console(highlight=False).print(plain_table(*columns, rows=rows, whole=("id",)))
+    console().print(plain_table(*columns, rows=rows, whole=("id",)))
 
 
 def _as_json(stored: "StoredLetter") -> dict[str, Any]:
@@ -171,5 +169,5 @@ def _dump(data: bytes) -> Iterator[str]:
 def _log() -> "Iterator[tuple[MessageLog, Codec]]":
     from stepwell.events.codec import Codec
 
-    with opened_log() as log:
+    with opened_log(must_exist=True) as log:
         yield log, Codec()

@@ -2,19 +2,34 @@
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from stepwell.exceptions import NotFoundError
 
 if TYPE_CHECKING:
     from stepwell.engine.ports import MessageLog
 
 
 @contextlib.contextmanager
-def opened_log(url: str | None = None) -> "Iterator[MessageLog]":
-    """The log at ``url``, or the one in force."""
+def opened_log(url: str | None = None, *, must_exist: bool = False) -> "Iterator[MessageLog]":
+    """The log at ``url``, or the one in force. ``must_exist``: for commands that only read, which should not make one.
+
+    Raises:
+        NotFoundError: ``must_exist``, and there is no log.
+    """
     from stepwell.adapters.logs import open_log
     from stepwell.settings import get_settings
 
-    log = open_log(url or get_settings().log)
+    url = url or get_settings().log
+    if must_exist and url.startswith("local:"):
+        directory = Path(url.removeprefix("local:"))
+        if not (directory / "log.db").is_file():
+            raise NotFoundError(
+                f"no log at {directory}; STEPWELL_HOME or STEPWELL_LOG may point elsewhere (stepwell config shows it),"
+                " or nothing has run yet (stepwell run makes a log)"
+            )
+    log = open_log(url)
     try:
         yield log
     finally:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stepwell.cli.resources import opened_log
+from stepwell.cli.tables import console
 
 if TYPE_CHECKING:
     from stepwell.engine.ports import Admin
@@ -31,7 +32,7 @@ def create(
     """Make the topics that are missing, with the right settings. Existing ones are left as they are."""
     from stepwell.events.topics import TOPICS
 
-    with _admin() as (admin, place):
+    with _admin(must_exist=False) as (admin, place):
         created = set(_create(admin, replication, place))
         for topic in TOPICS:
             print(f"{topic.name}: {'made' if topic.name in created else 'was there'}")
@@ -68,7 +69,6 @@ def check() -> None:
 
 def list_() -> None:
     """Show each topic: partitions, records kept, and what it is for."""
-    from rich.console import Console
     from rich.table import Table
 
     from stepwell.events.topics import TOPICS
@@ -79,10 +79,10 @@ def list_() -> None:
         for name in ("partitions", "first offset", "end"):
             table.add_column(name, justify="right")
         table.add_column("keeps", no_wrap=True)
-        table.add_column("key", overflow="fold")
+        table.add_column("key", overflow="fold", min_width=7)
         for topic in TOPICS:
             table.add_row(topic.name, *_figures(admin, topic), _keeps(topic), topic.key)
-        Console().print(table)
+        console().print(table)
 
 
 def _figures(admin: "Admin", topic: "Topic") -> tuple[str, str, str]:
@@ -105,10 +105,10 @@ def _keeps(topic: "Topic") -> str:
 
 
 @contextmanager
-def _admin() -> "Iterator[tuple[Admin, str]]":
+def _admin(*, must_exist: bool = True) -> "Iterator[tuple[Admin, str]]":
     """An admin of the configured log, and the log's name for messages."""
     from stepwell.settings import get_settings
 
     place = get_settings().log
-    with opened_log(place) as log, closing(log.admin()) as admin:
+    with opened_log(place, must_exist=must_exist) as log, closing(log.admin()) as admin:
         yield admin, place
