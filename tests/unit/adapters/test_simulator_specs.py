@@ -1,6 +1,8 @@
 """Specs of simulators and policies are judged before anything runs; each problem says where, what and what instead."""
 
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +237,10 @@ def test_an_unknown_name_is_told_with_the_nearest_ones_first_and_not_with_all() 
     (problem,) = validate_simulator(SimulatorSpec.parse("isaac/cartpole"))
     assert "did you mean" not in problem.message
     assert problem.expected == "one of gymnasium, metaworld, robosuite"
+
+
+def test_the_installer_runs_as_a_module_without_a_warning() -> None:
+    command = [sys.executable, "-W", "error", "-m", "stepwell.adapters.simulators.install", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: python -m stepwell.adapters.simulators.install")
+    assert done.stderr == ""

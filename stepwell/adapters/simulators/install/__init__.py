@@ -17,7 +17,7 @@ from stepwell.adapters.parts import exclusive, parts_directory
 from stepwell.exceptions import ConfigurationError, MissingPartError, StepwellError
 
 NAMES = ("gymnasium", "metaworld", "robosuite")
-LOCKS = Path(__file__).with_name("environments")
+LOCKS = Path(__file__).parents[1] / "environments"
 PYTHON = "3.11"
 STAMP = "stepwell-lock.sha256"
 
@@ -160,6 +160,3 @@ def main() -> None:
     except StepwellError as error:
         raise SystemExit(f"error: {error}") from error
 
-
-if __name__ == "__main__":
-    main()
