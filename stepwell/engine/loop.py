@@ -9,14 +9,16 @@ What can happen, and what follows:
 * partitions go: their processors are dropped, nothing of them is committed any more;
 * the transaction is rolled back, or the group moved on while we worked: everything is dropped and restored;
 * the log is away: said once, waited for, everything is restored (the log tells whether the last commit happened);
+* a processor's state may be wrong (`stepwell.engine.doubt`): everything is dropped and restored;
 * another worker took this slot: `FencedError` ends the loop;
 * a needed position is gone: `PositionLostError` ends the loop.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+from stepwell.engine.doubt import StateDoubtError
 from stepwell.engine.ports import (
     Consumer,
     MessageLog,
@@ -25,6 +27,7 @@ from stepwell.engine.ports import (
     TopicPartition,
     TransactionalProducer,
 )
+from stepwell.events.topics import DEAD_LETTERS
 from stepwell.exceptions import FencedError, LogError, LogUnavailableError, TransactionAbortedError
 
 POLL_TIMEOUT_S = 0.05
@@ -154,6 +157,7 @@ class ExactlyOnceLoop:
         self._ticked_at: dict[TopicPartition, int] = {}
         self._stale_memberships = 0
         self._away_for_s = 0.0
+        self._doubt_wait_s = 0.0
         self.records = 0
         self.transactions = 0
 
@@ -188,6 +192,10 @@ class ExactlyOnceLoop:
             self._away_for_s = min(max(2 * self._away_for_s, BACK_OFF_FIRST_S), BACK_OFF_MAX_S)
             self._clock.wait(self._away_for_s)
             return 0
+        except StateDoubtError as error:
+            self._abandon(renew_producer=False)
+            self._doubted(error)
+            return 0
         except TransactionAbortedError as error:
             self._report.warning("transaction rolled back, restoring", worker_id=self._worker_id, reason=str(error))
             self._abandon(renew_producer=False)
@@ -195,7 +203,18 @@ class ExactlyOnceLoop:
         if self._away_for_s > 0.0:
             self._report.info("log is back", worker_id=self._worker_id)
             self._away_for_s = 0.0
+        self._doubt_wait_s = 0.0
         return count
+
+    def _doubted(self, error: StateDoubtError) -> None:
+        """Say it, with the traceback of what caused it; where it may go on, once, with ever longer pauses."""
+        if self._doubt_wait_s == 0.0:
+            self._report.warning(
+                "state is in doubt, restoring", worker_id=self._worker_id, reason=str(error), exc_info=error
+            )
+        if error.wait:
+            self._doubt_wait_s = min(max(2 * self._doubt_wait_s, BACK_OFF_FIRST_S), BACK_OFF_MAX_S)
+            self._clock.wait(self._doubt_wait_s)
 
     def close(self) -> None:
         """Leave the group and let go. Never raises."""
@@ -233,6 +252,8 @@ class ExactlyOnceLoop:
         restored = self._owned - self._processors.keys()
         for source in sorted(restored):
             self._restore_one(consumer, source)
+        if restored:
+            self._say_restored(restored)
         now = self._clock.now_us()
         outgoing: list[OutgoingRecord] = []
         positions: dict[TopicPartition, int] = {}
@@ -278,13 +299,12 @@ class ExactlyOnceLoop:
         # Whatever this poll has handed out of it already is read again.
         consumer.seek(source, processor.position)
         self._processors[source] = processor
-        self._report.info(
-            "partition restored",
-            worker_id=self._worker_id,
-            topic=source.topic,
-            partition=source.partition,
-            position=processor.position,
-        )
+
+    def _say_restored(self, restored: Collection[TopicPartition]) -> None:
+        numbers: dict[str, list[int]] = {}
+        for source in sorted(restored):
+            numbers.setdefault(source.topic, []).append(source.partition)
+        self._report.info("partitions restored", worker_id=self._worker_id, count=len(restored), partitions=numbers)
 
     def _commit(
         self,
@@ -308,6 +328,14 @@ class ExactlyOnceLoop:
         producer.commit()
         self._stale_memberships = 0
         self.transactions += 1
+        letters = sum(record.topic == DEAD_LETTERS for record in outgoing)
+        if letters:
+            self._report.warning(
+                "records became dead letters",
+                worker_id=self._worker_id,
+                count=letters,
+                look="stepwell dead-letters list",
+            )
 
     def _abandon(self, *, renew_producer: bool) -> None:
         """Drop everything that may be ahead of what is committed; the next step restores it.

@@ -78,7 +78,8 @@ def snapshot_record(attempt: AttemptState) -> SnapshotTaken:
         owes=None if next_owed is None else PRODUCERS[next_owed.producer],
         owes_seq=None if next_owed is None else next_owed.seq,
         next_step=attempt.next_step,
-        last_event_at=attempt.last_event_at,
+        # Not the time of the last record: a report of silence, by the engine itself, would end the silence it reports.
+        last_event_at=attempt.changed_at,
         outcome=outcome_of(attempt)[0] if attempt.end is not None else None,
         revision=attempt.revision,
         state=b"" if attempt.sealed else dump(attempt),

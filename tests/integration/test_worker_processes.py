@@ -168,7 +168,7 @@ def test_the_second_worker_of_a_slot_wins_and_the_first_ends_with_its_own_exit_c
             send(log, Facts("ep-0").whole())
             wait_for(lambda: len(read(log, POLICY_EVENTS)) == 1, "the first verdict")
             second = Worker(url, tmp_path / "b", "engine", "--slot", "0")
-            wait_for(lambda: "partition restored" in second.said, "the second worker at work")
+            wait_for(lambda: "partitions restored" in second.said, "the second worker at work")
             send(log, Facts("ep-1").whole())
             wait_for(lambda: first.process.poll() is not None, "the first worker ended")
             assert first.process.returncode == EXIT_FENCED
@@ -188,7 +188,7 @@ def test_two_slots_share_the_work(url: str, tmp_path: Path) -> None:
             for turn in range(4):
                 send(log, [event for i in range(8) for event in Facts(f"ep-{turn}-{i}").whole()])
                 time.sleep(0.5)
-            wait_for(lambda: all("partition restored" in worker.said for worker in workers), "both at work")
+            wait_for(lambda: all("partitions restored" in worker.said for worker in workers), "both at work")
             wait_until_idle(log, {restore.GROUP: restore.TOPICS})
         finally:
             codes = [worker.stop() for worker in workers]

@@ -212,6 +212,22 @@ def test_silence_stalls_then_times_out_then_seals(log: MemoryLog) -> None:
     assert set(states(loop)) == {"queued"}
 
 
+def test_a_report_of_silence_does_not_end_the_silence(log: MemoryLog) -> None:
+    """The snapshot after `stalled` covers it, and still says when the attempt last took in a fact of a producer."""
+    send(log, *Facts("ep-1").begun())
+    loop = engine(log, clock=(clock := FakeClock()))
+    drain(loop)
+    before = snapshots(log)[-1]
+    clock.move(31)
+    drain(loop, 6)
+    loop._finish()
+    (stalled,) = of_type(log, EpisodeStalled)
+    after = snapshots(log)[-1]
+    assert after.last_offset > before.last_offset, "it covers the report"
+    assert after.last_event_at == before.last_event_at
+    assert stalled.idle_s >= 30
+
+
 def test_a_fact_that_lands_meanwhile_wins_over_a_timeout(log: MemoryLog) -> None:
     """The token no longer fits, so the attempt lives on."""
     facts = Facts("ep-1")
@@ -300,6 +316,15 @@ def test_violations_are_dead_letters_with_the_record_they_are_about(log: MemoryL
     }
     assert all(letter.kind == "violation" for letter in letters(log))
     assert [verdict.episode_id for verdict in verdicts(log)] == ["ep-1"]
+
+
+def test_dead_letters_and_restored_partitions_are_said_in_one_line_each(log: MemoryLog) -> None:
+    send(log, *(OutgoingRecord(EPISODE_EVENTS, b"ep-1", bytes([n]), (), 0) for n in range(50)))
+    loop = engine(log, notes=(notes := Notes()))
+    drain(loop)
+    assert len(letters(log)) == 50
+    assert len(partitions(loop)) > 1
+    assert notes.said == ["partitions restored", "records became dead letters"]
 
 
 @pytest.mark.parametrize(
