@@ -2,9 +2,10 @@
 
 Three promises, kept by processors that every message goes through, also those of other libraries:
 
-- One message is one line. Line breaks, ANSI sequences and other control characters in any text are escaped, so that a
-  task name from outside can forge neither a message nor the terminal's state. Tracebacks are the one exception on a
-  terminal; there, each of their lines is marked as part of one.
+- One message is one line. ANSI sequences and other control characters in any text are escaped, so that a task name from
+  outside can forge neither a message nor the terminal's state. The lines of a text are joined with `` | `` on a
+  terminal; JSON escapes their breaks itself. Tracebacks are the one exception on a terminal; there, each of their lines
+  is marked as part of one.
 - No secret is written: values under keys such as ``password``, ``token`` or ``secret``, and credentials in URLs.
 - ``episode_id``, ``attempt`` and ``trace_id`` stand in every message of the code inside `episode_context`.
 """
@@ -12,8 +13,9 @@ Three promises, kept by processors that every message goes through, also those o
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, TextIO
 
 import structlog
@@ -25,6 +27,7 @@ LogFormat = Literal["auto", "console", "json"]
 
 # C0 and C1 control characters, DEL, the Unicode line breaks, characters that turn the direction of text, surrogates.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_LINE_BREAK = re.compile(r"[ \t]*\r?\n\s*")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\x1b"}
 _DEPTH_MAX = 6
 _TRACEBACK_MARK = "  | "
@@ -48,7 +51,7 @@ def configure_logging(level: str = "info", log_format: LogFormat = "auto", strea
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
         redact_secrets,
-        escape_values,
+        partial(escape_values, escape=_on_one_line if readable else _for_json),
     ]
     renderer: list[Processor] = (
         [_mark_traceback, structlog.dev.ConsoleRenderer(colors=terminal, pad_level=False, sort_keys=False)]
@@ -110,9 +113,21 @@ def redact_secrets(_logger: WrappedLogger, _method: str, event_dict: EventDict) 
     return {key: _redact(str(key), value, 0) for key, value in event_dict.items()}
 
 
-def escape_values(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
+def escape_values(
+    _logger: WrappedLogger, _method: str, event_dict: EventDict, *, escape: Callable[[str], str]
+) -> EventDict:
     """Processor: escape every text at any depth, keys included. Other objects are shown by their escaped repr."""
-    return {escape_text(str(key)): _escape(key, value) for key, value in event_dict.items()}
+    return {escape_text(str(key)): _escape(key, value, escape) for key, value in event_dict.items()}
+
+
+def _on_one_line(text: str) -> str:
+    """Many libraries put their reasons on several lines, often indented."""
+    return escape_text(_LINE_BREAK.sub(" | ", text.strip()))
+
+
+def _for_json(text: str) -> str:
+    """Line breaks and tabs stay: JSON's own escape of them is enough, and gives readers the text as it was."""
+    return _UNSAFE.sub(lambda match: match[0] if match[0] in "\n\t" else _escape_character(match), text)
 
 
 def _escape_character(match: re.Match[str]) -> str:
@@ -139,17 +154,17 @@ def _redact(key: str, value: Any, depth: int) -> Any:
     return redact_text(str(value))
 
 
-def _escape(key: str, value: Any) -> Any:
+def _escape(key: str, value: Any, escape: Callable[[str], str]) -> Any:
     if key.startswith("_"):  # structlog's own record-keeping, removed before rendering
         return value
     if key in {"exception", "stack"} and isinstance(value, str):
         return "\n".join(escape_text(line) for line in value.split("\n"))
     if isinstance(value, str):
-        return escape_text(value)
+        return escape(value)
     if isinstance(value, Mapping):
-        return {escape_text(str(inner)): _escape("", item) for inner, item in value.items()}
+        return {escape_text(str(inner)): _escape("", item, escape) for inner, item in value.items()}
     if isinstance(value, list):
-        return [_escape("", item) for item in value]
+        return [_escape("", item, escape) for item in value]
     return value
 
 

@@ -66,7 +66,8 @@ class TelemetryPublisher:
             return
         gpu = GpuSampler()
         if gpu.absence is not None:
-            _log.info("no GPU telemetry", worker_id=self._worker_id, reason=gpu.absence)
+            # Usual, and the samples say it too.
+            _log.debug("no GPU telemetry", worker_id=self._worker_id, reason=gpu.absence)
         producer: Producer | None = None
         try:
             while True:

@@ -95,6 +95,19 @@ def test_forged_text_comes_out_as_one_line(log_format: LogFormat, where: str) ->
     assert "disk on fire" in output
 
 
+def test_the_lines_of_a_reason_are_joined_on_a_terminal_and_kept_in_json() -> None:
+    reason = "connection failed: refused\n\tIs the server running?\r\n"
+    console, plain = start("console"), io.StringIO()
+    structlog.get_logger("x").warning("database is away", reason=reason, nested=[reason])
+    assert "'connection failed: refused | Is the server running?'" in console.getvalue()
+    assert "\\n" not in console.getvalue()
+    configure_logging("info", "json", plain)
+    structlog.get_logger("x").warning("database is away", reason=reason, nested=[reason])
+    record = one_json(plain)
+    assert record["reason"] == reason.replace("\r", "\\r")
+    assert record["nested"] == [record["reason"]]
+
+
 def test_traceback_cannot_pass_as_messages() -> None:
     for log_format in ("console", "json"):
         stream = start(log_format)
