@@ -63,6 +63,7 @@ def list_(
         return
     _print_table(shown)
     print(f"{len(shown)} of {counted(len(found), 'dead letter')}" if found else "no dead letters")
+    print("Records that the projector refused by itself stand in the database's table stepwell.dead_letters.")
 
 
 def show(letter_id: Id, as_json: AsJson = False) -> None:
