@@ -5,7 +5,9 @@ keys, bounded size and depth. `Document.validate` turns what pydantic finds into
 problem with its line.
 """
 
+import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +23,8 @@ INTEGER_LIMIT = 2**63
 MAX_PROBLEMS_SHOWN = 20
 
 Path_ = tuple[str | int, ...]
+Problem = tuple[Path_, str]
+"""Where in the document, and what is wrong there."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -56,24 +60,34 @@ class Document:
         """
         try:
             return model.model_validate(self.data)
-        except ValidationError as error:
-            problems = [self._problem(model, item) for item in error.errors(include_url=False)]
-        shown = sorted(problems)[:MAX_PROBLEMS_SHOWN]
-        more = len(problems) - len(shown)
-        tail = f"\n… and {more} more" if more else ""
-        raise SpecError("\n".join(text for _, text in shown) + tail)
+        except ValidationError:
+            raise self.errors(self.problems(model)) from None
 
-    def _problem(self, model: type[BaseModel], item: Any) -> tuple[int, str]:
+    def problems(self, model: type[BaseModel]) -> list[Problem]:
+        """Where and why the document is no ``model``; empty where it is."""
+        try:
+            model.model_validate(self.data)
+        except ValidationError as error:
+            return [self._problem(model, item) for item in error.errors(include_url=False)]
+        return []
+
+    def errors(self, problems: Iterable[Problem]) -> SpecError:
+        """One `SpecError` for all of them, a line each, in the order of the file."""
+        told = sorted({(self.line_of(path), str(self.error(path, message))) for path, message in problems})
+        more = len(told) - MAX_PROBLEMS_SHOWN
+        tail = f"\n… and {more} more" if more > 0 else ""
+        return SpecError("\n".join(text for _, text in told[:MAX_PROBLEMS_SHOWN]) + tail)
+
+    def _problem(self, model: type[BaseModel], item: Any) -> Problem:
         path = self._path_in_document(item["loc"])
-        line = self.line_of(path)
         if item["type"] == "extra_forbidden":
-            known = ", ".join(sorted(_fields_at(model, path[:-1])))
-            message = "unknown key" + (f"; known here: {known}" if known else "")
-        elif item["type"] == "missing":
-            message = "missing"
-        else:
-            message = f"{_lower_first(item['msg'].removeprefix('Value error, '))}; found {_brief(item['input'])}"
-        return line, f"{self.source}:{line}: {dotted(path)}: {message}"
+            known = sorted(_fields_at(model, path[:-1]))
+            meant = difflib.get_close_matches(str(path[-1]), known, n=1)
+            hint = f"; did you mean {meant[0]}?" if meant else ""
+            return path, "unknown key" + hint + (f"; known here: {', '.join(known)}" if known else "")
+        if item["type"] == "missing":
+            return path, "missing"
+        return path, f"{_lower_first(item['msg'].removeprefix('Value error, '))}; found {_brief(item['input'])}"
 
     def _path_in_document(self, loc: tuple[str | int, ...]) -> Path_:
         """``loc`` without what is no key of the document: pydantic puts names of union members in, for one."""
@@ -145,20 +159,16 @@ _Loader.yaml_implicit_resolvers = {}
 
 
 for _tag, _pattern, _first in (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
     (
         "float",
         r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
-        "-+0123456789.",
+        list("-+0123456789."),
     ),
-    ("null", r"~|null|Null|NULL|", "~nN\0"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
 ):
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}",
-        re.compile(f"^(?:{_pattern})$"),
-        [*_first.replace("\0", ""), *([""] if "\0" in _first else [])],
-    )
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
 def _check_events(text: str, source: str) -> None:

@@ -1,5 +1,6 @@
 """Which policy to run, as data, and the checks that need no policy."""
 
+import ast
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -174,13 +175,58 @@ def problems_between(policy: PolicySpec, simulator: SimulatorSpec) -> list[Probl
 
 def _check_files(options: Mapping[str, Any]) -> list[Problem]:
     problems = []
-    file = options["target"].rpartition(":")[0]
+    file, _, name = options["target"].rpartition(":")
+    interpreter = options.get("interpreter")
     if file.endswith(".py") and not Path(file).is_file():
         problems.append(Problem(("options", "target"), f"there is no file {file}", "an existing Python file"))
-    interpreter = options.get("interpreter")
+    elif file.endswith(".py"):
+        problems += _check_class(Path(file), name, other_python=interpreter is not None)
     if interpreter is not None and not Path(interpreter).is_file():
         problems.append(Problem(("options", "interpreter"), f"there is no file {interpreter}", "a Python interpreter"))
     return problems
+
+
+def _check_class(file: Path, name: str, *, other_python: bool) -> list[Problem]:
+    """Whether the file defines ``name``, told from its text: its code runs in the policy's process only."""
+    where = ("options", "target")
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except OSError as error:
+        return [Problem(where, f"{file} cannot be read: {error.strerror or error}", "a readable Python file")]
+    except (SyntaxError, ValueError) as error:
+        if other_python:
+            return []  # it may know a syntax that ours does not
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        said = error.msg if isinstance(error, SyntaxError) else error
+        return [Problem(where, f"{file}{line} is no valid Python: {said}", "a Python file that can be loaded")]
+    defined = module_names(tree)
+    if defined is None or name in defined:
+        return []
+    classes = tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef))
+    return [unknown(where, f"class in {file} named", name, classes)]
+
+
+def module_names(tree: ast.Module) -> set[str] | None:
+    """The names that a module has once it is loaded; None where its text does not tell."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(node.name)  # what stands inside is no name of the module
+                continue
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif isinstance(node, ast.alias):
+                found.add(node.asname or node.name.partition(".")[0])
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _OPEN_ENDED:
+                return None
+            waiting.append(node)
+    return None if found & {"*", "__getattr__"} else found
+
+
+_OPEN_ENDED = ("exec", "globals", "setattr", "vars")
+"""Functions by whose use a module can get names that its text does not show."""
 
 
 def _missing(

@@ -5,17 +5,19 @@ a scene's task or needs an observation that the scene does not give. Each proble
 expected.
 """
 
+import contextlib
+import difflib
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stepwell.adapters.policies import DefectSpec, PolicySpec, problems_between, validate_policy
 from stepwell.adapters.simulators import Problem as SpecProblem
 from stepwell.adapters.simulators import SimulatorSpec, validate_simulator
-from stepwell.adapters.yaml_lines import Document, Path_, load
-from stepwell.exceptions import SpecError
+from stepwell.adapters.yaml_lines import Document, Path_, Problem, load
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MAX_EPISODES = 1_000_000
@@ -24,6 +26,7 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 StepBudget = Annotated[int, Field(ge=1, le=10_000_000)]
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600, allow_inf_nan=False)]
+EntryT = TypeVar("EntryT", bound=BaseModel)
 
 
 class _Strict(BaseModel):
@@ -105,80 +108,146 @@ def load_spec(path: Path) -> RunSpec:
 
 def check_spec(document: Document) -> RunSpec:
     """As `load_spec`, for a document that has been read."""
-    spec = document.validate(RunSpec)
-    problems = [
-        *_double_names(spec),
-        *_unknown_scenes(spec),
-        *(_pair_problems(spec) or _emptiness(spec)),
-    ]
-    if problems:
-        unique = list(dict.fromkeys(str(document.error(path, message)) for path, message in problems))
-        raise SpecError("\n".join(unique))
-    return spec
+    problems = document.problems(RunSpec)
+    parts = _Parts.of(document.data)
+    problems += [*_double_names(parts), *_unknown_scenes(parts), *_entry_problems(parts)]
+    if not problems:
+        spec = document.validate(RunSpec)
+        problems = _emptiness(spec)
+        if not problems:
+            return spec
+    raise document.errors(problems)
 
 
-Problem = tuple[Path_, str]
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The entries of a document that can be understood by themselves, by their index, whatever is wrong elsewhere.
+
+    So that a person is told everything at once.
+    """
+
+    policies: dict[int, PolicyEntry]
+    scenes: dict[int, SceneEntry]
+    perturbations: dict[int, PerturbationEntry]
+    seeds: list[Any]
+    max_steps: int | None
+    """None where it cannot be told."""
+    names: dict[str, list[Any]]
+    """List -> what each of its entries is named, as far as it has a name."""
+
+    @classmethod
+    def of(cls, data: Any) -> Self:
+        top = data if isinstance(data, dict) else {}
+        lists = {
+            key: top[key] if isinstance(top.get(key), list) else [] for key in ("policies", "scenes", "perturbations")
+        }
+        max_steps = top.get("max_steps", RunSpec.model_fields["max_steps"].default)
+        seeds = top.get("seeds")
+        return cls(
+            _understood(PolicyEntry, lists["policies"]),
+            _understood(SceneEntry, lists["scenes"]),
+            _understood(PerturbationEntry, lists["perturbations"]),
+            seeds if isinstance(seeds, list) else [],
+            max_steps if type(max_steps) is int else None,
+            {key: [e.get("name") if isinstance(e, dict) else None for e in entries] for key, entries in lists.items()},
+        )
 
 
-def _double_names(spec: RunSpec) -> list[Problem]:
+def _understood(model: type[EntryT], entries: list[Any]) -> dict[int, EntryT]:
+    found = {}
+    for i, entry in enumerate(entries):
+        with contextlib.suppress(ValidationError):
+            found[i] = model.model_validate(entry)
+    return found
+
+
+def _double_names(parts: _Parts) -> list[Problem]:
     found: list[Problem] = []
-    lists: dict[str, list[str]] = {
-        "policies": [policy.name for policy in spec.policies],
-        "scenes": [scene.name for scene in spec.scenes],
-        "perturbations": [perturbation.name for perturbation in spec.perturbations],
-    }
-    for key, names in lists.items():
+    for key, names in parts.names.items():
         for i, name in enumerate(names):
-            if name in names[:i]:
+            if isinstance(name, str) and name in names[:i]:
                 found.append(((key, i, "name"), f"the name {name!r} stands twice; expected each name once"))
     return found + [
         (("seeds", i), f"the seed {seed} stands twice; repetitions run a seed again")
-        for i, seed in enumerate(spec.seeds)
-        if seed in spec.seeds[:i]
+        for i, seed in enumerate(parts.seeds)
+        if type(seed) is int and any(type(each) is int and each == seed for each in parts.seeds[:i])
     ]
 
 
-def _unknown_scenes(spec: RunSpec) -> list[Problem]:
-    known = [scene.name for scene in spec.scenes]
-    lists: dict[str, list[list[str] | None]] = {
-        "policies": [policy.scenes for policy in spec.policies],
-        "perturbations": [perturbation.scenes for perturbation in spec.perturbations],
+def _unknown_scenes(parts: _Parts) -> list[Problem]:
+    known = [name for name in parts.names["scenes"] if isinstance(name, str)]
+    if not known:
+        return []  # what is wrong with the scenes is told already
+    lists: dict[str, dict[int, list[str] | None]] = {
+        "policies": {i: policy.scenes for i, policy in parts.policies.items()},
+        "perturbations": {i: perturbation.scenes for i, perturbation in parts.perturbations.items()},
     }
-    return [
-        ((key, i, "scenes", k), f"no scene is named {name!r}; expected one of: {', '.join(known)}")
-        for key, wanted in lists.items()
-        for i, names in enumerate(wanted)
-        for k, name in enumerate(names or ())
-        if name not in known
-    ]
+    found: list[Problem] = []
+    for key, wanted in lists.items():
+        for i, names in wanted.items():
+            for k, name in enumerate(names or ()):
+                if name not in known:
+                    meant = difflib.get_close_matches(name, known, n=1)
+                    hint = f"; did you mean {meant[0]}?" if meant else ""
+                    message = f"no scene is named {name!r}{hint}; expected one of: {', '.join(known)}"
+                    found.append(((key, i, "scenes", k), message))
+    return found
 
 
-def _pair_problems(spec: RunSpec) -> list[Problem]:
+def _entry_problems(parts: _Parts) -> list[Problem]:
     """Each policy, scene and perturbation by itself, then each pair that the matrix brings together."""
     found: list[Problem] = []
-    for i, policy in enumerate(spec.policies):
-        found += [(("policies", i, *_keys(p.path)), _told(p)) for p in validate_policy(policy.policy())]
-    if found:
-        return found
-    for k, scene in enumerate(spec.scenes):
+    sound: dict[int, PolicyEntry] = {}
+    for i, policy in parts.policies.items():
+        problems = validate_policy(policy.policy())
+        found += [(("policies", i, *_keys(p.path)), _told(p)) for p in problems]
+        if not problems:
+            sound[i] = policy
+    for k, scene in parts.scenes.items():
         simulator = SimulatorSpec.parse(scene.task, scene=scene.options)
-        problems = [(_scene_path(k, p.path), _told(p)) for p in validate_simulator(simulator)]
-        found += problems or _without_success(k, scene)
-        if problems:
-            continue
-        for i, policy in enumerate(spec.policies):
-            if applies(policy.scenes, scene.name):
-                found += [
-                    (("policies", i, *_keys(p.path)), f"{_told(p)} (scene {scene.name!r})")
-                    for p in problems_between(policy.policy(), simulator)
-                ]
-        for j, perturbation in enumerate(spec.perturbations):
-            if applies(perturbation.scenes, scene.name):
-                perturbed = SimulatorSpec.parse(scene.task, scene=scene.options, perturbation=perturbation.options)
-                found += [
-                    (("perturbations", j, "options", *_keys(p.path[1:])), f"{_told(p)} (scene {scene.name!r})")
-                    for p in validate_simulator(perturbed)
-                ]
+        scene_problems = [(_scene_path(k, p.path), _told(p)) for p in validate_simulator(simulator)]
+        found += scene_problems or _success_out_of_reach(k, scene, parts.max_steps)
+        if not scene_problems:
+            found += _pair_problems(scene, simulator, sound, parts.perturbations)
+    return found
+
+
+def _pair_problems(
+    scene: SceneEntry,
+    simulator: SimulatorSpec,
+    policies: dict[int, PolicyEntry],
+    perturbations: dict[int, PerturbationEntry],
+) -> list[Problem]:
+    """What of a sound scene does not go with the policies and perturbations that it is combined with."""
+    found: list[Problem] = []
+    for i, policy in policies.items():
+        if applies(policy.scenes, scene.name):
+            found += [
+                (("policies", i, *_keys(p.path)), f"{_told(p)} (scene {scene.name!r})")
+                for p in problems_between(policy.policy(), simulator)
+            ]
+    for j, perturbation in perturbations.items():
+        if applies(perturbation.scenes, scene.name):
+            perturbed = SimulatorSpec.parse(scene.task, scene=scene.options, perturbation=perturbation.options)
+            found += [
+                (("perturbations", j, "options", *_keys(p.path[1:])), f"{_told(p)} (scene {scene.name!r})")
+                for p in validate_simulator(perturbed)
+            ]
+    return found
+
+
+def _success_out_of_reach(index: int, scene: SceneEntry, max_steps: int | None) -> list[Problem]:
+    """Scenes in which no policy could ever succeed: the episode would end before."""
+    options = scene.options
+    found = _without_success(index, scene)
+    wanted = options.get("success_steps")
+    limits = {"max_steps": scene.max_steps or max_steps, "time_limit": options.get("time_limit")}
+    for name, limit in limits.items():
+        if wanted is not None and limit is not None and wanted > limit:
+            message = (
+                f"{wanted} steps are never reached, {name} ends the episode after {limit}; expected at most {limit}"
+            )
+            found.append((("scenes", index, "options", "success_steps"), message))
     return found
 
 

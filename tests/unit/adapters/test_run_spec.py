@@ -76,14 +76,14 @@ def test_an_edited_definition_asks_for_other_episodes() -> None:
 
 
 def test_a_scene_s_own_step_budget_wins() -> None:
-    text = GOOD.replace("task: metaworld/reach-v3", "task: metaworld/reach-v3\n    max_steps: 7") + "max_steps: 90\n"
-    assert {(e.scene, e.max_steps) for e in plan(spec(text), "r")} == {("reach", 7), ("balance", 90)}
+    text = GOOD.replace("task: metaworld/reach-v3", "task: metaworld/reach-v3\n    max_steps: 7") + "max_steps: 190\n"
+    assert {(e.scene, e.max_steps) for e in plan(spec(text), "r")} == {("reach", 7), ("balance", 190)}
 
 
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("run: nightly", "run: nightly\nruns: 1", "s.yaml:2: runs: unknown key; known here: "),
+        ("run: nightly", "run: nightly\nruns: 1", "s.yaml:2: runs: unknown key; did you mean run?; known here: "),
         ("run: nightly", "run: 7", "s.yaml:1: run: input should be a valid string; found 7"),
         ("run: nightly", "run: a/b", "s.yaml:1: run: string should match pattern"),
         ("[1, 2]", "[1, 1]", "s.yaml:2: seeds[1]: the seed 1 stands twice"),
@@ -115,6 +115,26 @@ def test_a_scene_s_own_step_budget_wins() -> None:
             "kind: random\n    defects: [{kind: noise}]",
             "s.yaml:21: policies[1].defects[0].options.sigma: is missing; expected a standard deviation",
         ),
+        (
+            "kind: random",
+            "kind: random\n    defects: [{knd: noise}]",
+            "s.yaml:21: policies[1].defects[0].knd: unknown key; did you mean kind?; known here: kind, options",
+        ),
+        (
+            "scenes: [reach]",
+            "scenes: [raech]",
+            "s.yaml:18: policies[0].scenes[0]: no scene is named 'raech'; did you mean reach?",
+        ),
+        (
+            "success_steps: 100",
+            "success_steps: 501",
+            "s.yaml:9: scenes[1].options.success_steps: 501 steps are never reached, max_steps ends the",
+        ),
+        (
+            "success_steps: 100",
+            "success_steps: 100, time_limit: 99",
+            "s.yaml:9: scenes[1].options.success_steps: 100 steps are never reached, time_limit ends the",
+        ),
     ],
 )
 def test_refuses_with_file_line_and_what_was_expected(old: str, new: str, expected: str) -> None:
@@ -122,6 +142,29 @@ def test_refuses_with_file_line_and_what_was_expected(old: str, new: str, expect
     assert any(line.startswith(expected) for line in refusal(GOOD.replace(old, new, 1))), refusal(
         GOOD.replace(old, new, 1)
     )
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    """What stands in entries that can be read is judged, whatever is wrong elsewhere."""
+    text = GOOD.replace("run: nightly", "rum: nightly").replace("[1, 2]", "[1, 1]").replace("reach-v3", "reech-v3")
+    text = text.replace("mass_scale: 2.0", "mass_scale: 0").replace("scenes: [reach]", "scenes: [raech]")
+    text = text.replace("kind: random", "kind: randomly") + "  - name: third\n    knd: random\n"
+    assert [":".join(line.split(":")[1:3]) for line in refusal(text)] == [
+        "1: rum",
+        "1: run",
+        "2: seeds[1]",
+        "6: scenes[0].task",
+        "13: perturbations[1].options.mass_scale",
+        "18: policies[0].scenes[0]",
+        "20: policies[1].kind",
+        "21: policies[2].kind",
+        "22: policies[2].knd",
+    ]
+
+
+def test_success_at_the_last_step_can_be_reached() -> None:
+    options = "success_steps: 100, time_limit: 100"
+    spec(GOOD.replace("success_steps: 100", options) + "max_steps: 100\n")
 
 
 def test_refuses_a_policy_that_needs_what_the_scene_does_not_give() -> None:

@@ -239,6 +239,42 @@ def test_an_unknown_name_is_told_with_the_nearest_ones_first_and_not_with_all() 
     assert problem.expected == "one of gymnasium, metaworld, robosuite"
 
 
+POLICY_FILE = """\
+import math as helper
+from collections import Counter
+if helper:
+    class Conditional: pass
+class Mine:
+    class Inner: pass
+    def act(self, observation, step): return 0
+def made(): return Mine()
+Alias = Mine
+raise SystemExit("checking runs nothing of it")
+"""
+
+
+@pytest.mark.parametrize("name", ["Mine", "made", "Alias", "Conditional", "Counter"])
+def test_a_policys_class_is_found_without_running_its_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / "my_policy.py").write_text(POLICY_FILE)
+    assert validate_policy(policy("python", target=f"{tmp_path}/my_policy.py:{name}")) == []
+
+
+def test_a_class_that_is_not_in_the_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "my_policy.py"
+    file.write_text(POLICY_FILE)
+    (problem,) = validate_policy(policy("python", target=f"{file}:Mien"))
+    assert (problem.path, problem.expected) == (("options", "target"), "one of Mine")
+    assert problem.message == f"there is no class in {file} named 'Mien'; did you mean Mine?"
+    (problem,) = validate_policy(policy("python", target=f"{file}:Inner"))
+    assert "named 'Inner'" in problem.message
+    file.write_text("from elsewhere import *\n")
+    assert validate_policy(policy("python", target=f"{file}:Mien")) == []
+    file.write_text("class Mine:\n    def act(self observation): pass\n")
+    (problem,) = validate_policy(policy("python", target=f"{file}:Mine"))
+    assert f"{file}:2 is no valid Python" in problem.message
+    assert validate_policy(policy("python", target=f"{file}:Mine", interpreter=sys.executable)) == []
+
+
 def test_the_installer_runs_as_a_module_without_a_warning() -> None:
     command = [sys.executable, "-W", "error", "-m", "stepwell.adapters.simulators.install", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

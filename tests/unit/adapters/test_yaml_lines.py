@@ -35,7 +35,7 @@ def test_reads_plain_data() -> None:
 def test_each_problem_has_its_own_line() -> None:
     assert problems("title: 3\nchildren:\n  - name: a\n    sise: 2\n  - size: '4'\n") == [
         "s.yaml:1: title: input should be a valid string; found 3",
-        "s.yaml:4: children[0].sise: unknown key; known here: name, size",
+        "s.yaml:4: children[0].sise: unknown key; did you mean size?; known here: name, size",
         "s.yaml:5: children[1].name: missing",
         "s.yaml:5: children[1].size: input should be a valid integer; found '4'",
     ]
