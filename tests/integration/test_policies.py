@@ -17,8 +17,10 @@ from stepwell.adapters.processes import (
     ProcessHungError,
     ProcessKilledError,
     ProcessRaisedError,
+    StartFailedError,
 )
 from stepwell.adapters.simulators import SimulatorProcess, SimulatorSpec
+from stepwell.exceptions import SpecError
 from tests.integration.episodes import act_out, floats, started
 
 PENDULUM = "gymnasium/InvertedPendulum-v5"
@@ -200,17 +202,17 @@ def test_a_users_policy_from_a_module(pendulum: SimulatorProcess, file: Path) ->
         assert chunk_of(pendulum, policy, 0).n_steps == 2
 
 
-def test_a_users_policy_that_cannot_load_is_its_own_fault(pendulum: SimulatorProcess, file: Path) -> None:
-    with pytest.raises(ProcessRaisedError, match=r"no checkpoint at weights.pt") as raised:
-        agent(pendulum, "python", target=f"{file}:Mine", arguments={"broken": True})
-    assert raised.value.failure_type == "agent_exception"
-    missing = PolicyProcess(
-        PolicySpec(name="mine", kind="python", options={"target": f"{file}:Missing"}), pendulum.spec
-    )
-    with pytest.raises(ProcessRaisedError, match="Missing") as raised:
-        missing.start()
-    assert raised.value.remote_traceback is not None
-    assert missing.pid is None  # a failed start leaves no process behind
+def test_a_users_policy_that_cannot_load_has_not_started(pendulum: SimulatorProcess, file: Path) -> None:
+    """Nothing was asked of it yet, so nothing speaks against it: infrastructure's fault, which feeds no retraining."""
+    arguments = {"target": f"{file}:Mine", "arguments": {"broken": True}}
+    broken = PolicyProcess(PolicySpec(name="mine", kind="python", options=arguments), pendulum.spec)
+    with pytest.raises(StartFailedError, match=r"could not be loaded. .*no checkpoint at weights.pt") as raised:
+        broken.start()
+    assert raised.value.failure_type == "start_failed"
+    assert f'File "{file}", line 9, in __init__' in str(raised.value.remote_traceback)
+    assert broken.pid is None  # a failed start leaves no process behind
+    with pytest.raises(SpecError, match="named 'Missing'"):
+        PolicyProcess(PolicySpec(name="mine", kind="python", options={"target": f"{file}:Missing"}), pendulum.spec)
 
 
 def test_an_answer_that_is_no_action_is_the_policys_exception(pendulum: SimulatorProcess, file: Path) -> None:

@@ -72,6 +72,17 @@ policies:
   - {name: exits, kind: pendulum_balancer, defects: [{kind: die, options: {at_step: 7, how: exit}}]}
   - {name: killed, kind: pendulum_balancer, defects: [{kind: die, options: {at_step: 7, how: kill}}]}
   - {name: hangs, kind: pendulum_balancer, defects: [{kind: hang, options: {at_step: 7}}]}
+  - {name: unloadable, kind: python, options: {target: "FILE:Mine", arguments: {weights: lost.pt}}}
+  - {name: mistaken, kind: python, options: {target: "FILE:Mine"}}
+"""
+MINE = """\
+class Mine:
+    def __init__(self, weights=None):
+        if weights:
+            raise FileNotFoundError(weights)
+
+    def act(self, observation, step):
+        raise ValueError(f"no plan for step {step}")
 """
 
 EXPECTED = {
@@ -83,12 +94,15 @@ EXPECTED = {
     "exits": ("failure", "agent_exited", "policy"),
     "killed": ("error", "agent_killed", "infrastructure"),
     "hangs": ("failure", "agent_timeout", "policy"),
+    "unloadable": ("error", "start_failed", "infrastructure"),
+    "mistaken": ("failure", "agent_exception", "policy"),
 }
 
 
 def test_every_kind_of_failure_gets_its_owner(tmp_path: Path) -> None:
     spec = tmp_path / "broken.yaml"
-    spec.write_text(BROKEN)
+    (tmp_path / "mine.py").write_text(MINE)
+    spec.write_text(BROKEN.replace("FILE", str(tmp_path / "mine.py")))
     output = finish(start(spec, tmp_path / "home", "--run-id", "b1"))
     states = folded(tmp_path / "home")
     verdicts = [counting_verdict(state) for state in states]
@@ -100,8 +114,14 @@ def test_every_kind_of_failure_gets_its_owner(tmp_path: Path) -> None:
         "good": 40, "nan": 7, "exits": 7, "hangs": 7,
     }  # fmt: skip
     tally = summarise(states).total
-    assert (tally.planned, tally.attempted, tally.errored, tally.scored) == (8, 8, 1, 7)
-    assert "planned 8 · attempted 8 · errored 1 · scored 7" in output
+    assert (tally.planned, tally.attempted, tally.errored, tally.scored) == (10, 10, 2, 8)
+    assert "planned 10 · attempted 10 · errored 2 · scored 8" in output
+    messages = {v.policy: v.message or "" for v in verdicts if v is not None}
+    assert "lost.pt at mine.py:4 in __init__" in messages["unloadable"]
+    assert messages["mistaken"].startswith(
+        "The policy raised ValueError in 'act': no plan for step 0 at mine.py:7 in act"
+    )
+    assert f'File "{tmp_path}/mine.py", line 7, in act\n    raise ValueError' in messages["mistaken"]
 
 
 SLOW = """\

@@ -4,7 +4,7 @@ Error, and the failure type it means::
 
     HostError
     └── ProcessFailedError
-        ├── StartFailedError      it could not be started at all                      start_failed
+        ├── StartFailedError      it could not be started, or not load its task       start_failed
         ├── ProcessExitedError    it ended by itself (exit status, or its own crash)  sim_exited, agent_exited
         ├── ProcessKilledError    a signal from outside ended it                      sim_killed, agent_killed
         ├── ProcessHungError      it lives, but did not answer in time                sim_timeout, agent_timeout
@@ -54,10 +54,21 @@ class ProcessFailedError(HostError):
 
 
 class StartFailedError(ProcessFailedError):
-    """The process could not be started."""
+    """The process could not be started, or what it is for could not be loaded there."""
 
-    def __init__(self, message: str, *, component: Component, exit_code: int | None = None, output: str = "") -> None:
-        super().__init__(message, component=component, failure_type="start_failed", exit_code=exit_code, output=output)
+    def __init__(
+        self,
+        message: str,
+        *,
+        component: Component,
+        exit_code: int | None = None,
+        output: str = "",
+        remote_traceback: str | None = None,
+    ) -> None:
+        super().__init__(
+            message, component=component, failure_type="start_failed", exit_code=exit_code, output=output,
+            remote_traceback=remote_traceback,
+        )  # fmt: skip
 
 
 class ProcessExitedError(ProcessFailedError):

@@ -132,10 +132,17 @@ class SupervisedProcess:
         """The first call: load what the process is for. Where that fails, the process is ended.
 
         Raises:
-            ProcessFailedError: as for `call`.
+            StartFailedError: whatever went wrong: nothing has been asked of what it loads yet.
         """
         try:
             return self.call("open", body, (), timeout_s).body
+        except ProcessFailedError as error:
+            self.close()
+            raise StartFailedError(
+                f"The {self._name} could not be loaded. {error}",
+                component=self._component, exit_code=error.exit_code, output=error.output,
+                remote_traceback=error.remote_traceback,
+            ) from error  # fmt: skip
         except BaseException:
             self.close()
             raise

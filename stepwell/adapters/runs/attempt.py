@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stepwell.adapters.policies import PolicyDescription, PolicyProcess
 from stepwell.adapters.processes import ProcessFailedError
+from stepwell.adapters.runs.cause import cause_of
 from stepwell.adapters.runs.plan import PlannedEpisode
 from stepwell.adapters.runs.recorder import AttemptRecorder
 from stepwell.adapters.simulators import Reset, SimulatorDescription, SimulatorProcess, SimulatorSpec
@@ -89,7 +90,7 @@ def run_attempt(
         ending = _run(episode, recorder, pair, stop)
     except ProcessFailedError as failure:
         pair.close()
-        recorder.failed(failure.failure_type, failure.component, _cause(failure), failure.exit_code)
+        recorder.failed(failure.failure_type, failure.component, cause_of(failure), failure.exit_code)
         ending = failure.failure_type
     except Exception as error:
         pair.close()
@@ -149,9 +150,3 @@ def _steps(
 def _aborted(recorder: AttemptRecorder) -> str:
     recorder.aborted("the run was interrupted")
     return "aborted"
-
-
-def _cause(failure: ProcessFailedError) -> str:
-    """The failure with the last lines that the process printed: what a person looks for first."""
-    output = "\n".join(failure.output.strip().splitlines()[-5:])
-    return f"{failure}\nlast output:\n{output}" if output else str(failure)
