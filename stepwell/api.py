@@ -22,19 +22,23 @@ def subscribe(
     instance_id: str | None = None,
     policies: Iterable[str] | None = None,
     withdrawals: bool = False,
+    only_open: bool = True,
 ) -> Subscription:
     """Receive retrain requests, and answer them: an endless iterator, and a context manager that leaves the group.
 
-    Delivery is at least once. A request counts as received when the next one is asked for; if the process dies before,
-    it comes again with the same ``trigger_id``: take that as the idempotency key.
+    Delivery is at least once. A request counts as received once it was answered ``done``, ``failed`` or ``rejected``,
+    or once the next one is asked for; if the process dies before, it comes again with the same ``trigger_id``: take
+    that as the idempotency key.
 
     Args:
         group: consumer group. Each request goes to one member of it, so several trainers share the work under one
-            name; services that must each see every request use names of their own.
+            name; services that must each see every request use names of their own, and ``only_open=False``.
         log: ``local:DIRECTORY`` or ``kafka://host:port[,host:port]``; None for the setting ``log`` (`STEPWELL_LOG`).
         instance_id: stable name of this member, so that a restart takes its work back at once.
         policies: only requests for these policies; None for all.
         withdrawals: hand out `RetrainWithdrawn` too: the verdicts behind a request were amended.
+        only_open: pass over requests that are closed by the time it is their turn, by an answer of whichever group or
+            by a withdrawal. False: every request since the log's start.
 
     Raises:
         ConfigurationError: the group's name is empty, ``policies`` is one text, or the log's URL is wrong.
@@ -52,6 +56,7 @@ def subscribe(
             instance_id=instance_id,
             policies=None if policies is None else frozenset(policies),
             withdrawals=withdrawals,
+            only_open=only_open,
             owns_log=True,
         )
     except BaseException:

@@ -1,7 +1,7 @@
 """For training services: receive retrain requests and answer them.
 
 Delivery is at least once: a request counts as received only after it was handled, so a crash in the middle brings it
-again, with the same ``trigger_id``. Take that as the idempotency key.
+again, with the same ``trigger_id``. Take that as the idempotency key. Requests that are closed already are passed over.
 
 The log's consumer lives in a thread of its own. While a request is being worked on its partition is paused and the
 thread keeps polling, so that hours of training cost neither the group membership nor requests of policies in other
@@ -14,26 +14,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 import structlog
 
-from stepwell.adapters.ids import new_event_id
+from stepwell.adapters.retrain_answers import AnswerWriter
+from stepwell.adapters.retrain_history import ClosedRequests, find_request
+from stepwell.engine.ledger import CLOSING_ANSWERS
 from stepwell.engine.ports import Consumer, MessageLog, RecordBatch, TopicPartition
-from stepwell.engine.publish import outgoing
 from stepwell.events.codec import Codec
-from stepwell.events.model import RetrainAnswered, RetrainRequested, RetrainWithdrawn
+from stepwell.events.model import RetrainRequested, RetrainWithdrawn
 from stepwell.events.topics import RETRAIN_REQUESTS
 from stepwell.exceptions import ConfigurationError, EventError, FencedError, LogError, LogUnavailableError
 
 _logger = structlog.get_logger(__name__)
 
-STATUSES = ("accepted", "done", "failed", "rejected")
 POLL_RECORDS_MAX = 100
 POLL_S = 0.2
-ANSWER_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,9 @@ class _Work:
 class Subscription:
     """An endless iterator over requests; a context manager.
 
-    The delivery before is taken as handled when the next one is asked for (or `handled` is called). Leaving the loop,
-    by ``break`` or by an exception, leaves the last one unhandled: it comes again.
+    A delivery counts as received once it was answered for good (``done``, ``failed`` or ``rejected``), once the next
+    one is asked for, or once `handled` is called. Leaving the loop before that, by ``break`` or by an exception, leaves
+    it unhandled: it comes again.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Subscription:
         instance_id: str | None = None,
         policies: frozenset[str] | None = None,
         withdrawals: bool = False,
+        only_open: bool = True,
         owns_log: bool = False,
     ) -> None:
         """Join ``group``; each request goes to one member of it.
@@ -94,6 +95,8 @@ class Subscription:
             instance_id: stable name of this member, so that a restart takes its work back at once.
             policies: only requests for these policies; None for all.
             withdrawals: hand out `RetrainWithdrawn` too.
+            only_open: pass over requests that are closed by the time it is their turn, by an answer of whichever group
+                or by a withdrawal. False: every request since the log's start.
             owns_log: `close` closes the log, too.
         """
         if not group:
@@ -103,15 +106,17 @@ class Subscription:
         self._codec = codec
         self._policies = policies
         self._withdrawals = withdrawals
-        self._group = group
         self._work: queue.Queue[_Work] = queue.Queue()
+        self._next: _Work | None = None
+        """Taken from the queue, and not yet known to be open."""
+        self._closed = ClosedRequests(log, codec) if only_open else None
         self._finished: deque[_Work] = deque()
         self._current: _Work | None = None
         self._failure: LogError | None = None
         self._closing = threading.Event()
         self._tenures: dict[TopicPartition, int] = {}
         """How often each partition has been taken away. Written by the consumer's thread only."""
-        self._producer = log.producer()
+        self._answers = AnswerWriter(log, codec, group)
         consumer = log.consumer(group=group, instance_id=instance_id)
         self._thread = threading.Thread(target=self._run, args=(consumer,), name="subscription", daemon=True)
         self._thread.start()
@@ -142,73 +147,93 @@ class Subscription:
             if self._failure is not None:
                 raise self._failure
             left = deadline - time.monotonic()
-            try:
-                work = self._work.get(timeout=min(max(left, 0.0), POLL_S))
-            except queue.Empty:
-                if left <= 0:
-                    return None
-                continue
-            if self._is_ours(work):  # else another member has it now
+            work = self._take(min(max(left, 0.0), POLL_S))
+            if work is not None:
                 self._current = work
                 return work.delivery
+            if left <= 0:
+                return None
         return None
 
     def handled(self) -> None:
-        """What was handed out last is done: it won't come again."""
+        """What was handed out last is done: this group won't get it again. Says nothing about it to Stepwell.
+
+        Needed only with `receive`, and where a request was not answered for good: answered ``accepted``, or not at all.
+        """
         work, self._current = self._current, None
         if work is not None:
             self._finished.append(work)
 
     def answer(
-        self, request: RetrainRequested, status: str, *, detail: str = "", new_checkpoint: str | None = None
+        self, request: RetrainRequested | str, status: str, *, detail: str = "", new_checkpoint: str | None = None
     ) -> None:
         """Tell Stepwell what became of a request; returns once the answer is durable.
 
+        The first ``done``, ``failed`` or ``rejected`` closes the request; whatever is answered after that is kept and
+        changes nothing. Such an answer to the request handed out last also says that it is `handled`.
+
         Args:
-            request: the request that is answered.
+            request: the request that is answered, or its trigger id, which is looked up in the log.
             status: ``accepted``, ``done``, ``failed`` or ``rejected``.
             detail: free text.
-            new_checkpoint: identifies the retrained policy's weights.
+            new_checkpoint: identifies the retrained policy's weights. ``done`` without it is warned of in the log.
 
         Raises:
             ValueError: no such status.
+            NotFoundError: there is no request with this trigger id in the log.
             LogError: the answer was refused.
             LogUnavailableError: it may or may not be in the log. Call again; an answer given twice counts once.
         """
-        if status not in STATUSES:
-            raise ValueError(f"status must be one of {', '.join(STATUSES)}; got {status!r}")
-        answer = RetrainAnswered(
-            event_id=new_event_id(),
-            run_id=request.run_id,
-            episode_id=request.episode_id,
-            attempt=request.attempt,
-            producer_id=self._group,
-            producer_seq=0,
-            occurred_at=time.time_ns() // 1000,
-            trace_id=request.trace_id,
-            trigger_id=request.trigger_id,
-            policy=request.policy,
-            status=status,
-            new_checkpoint=new_checkpoint,
-            detail=detail,
-        )
-        record = outgoing(self._codec, answer)
-        try:
-            self._producer.send([record])
-        except LogUnavailableError:
-            # An answer from before was refused meanwhile; the producer tells why, and is then ready again.
-            with contextlib.suppress(LogUnavailableError):
-                self._producer.flush(ANSWER_TIMEOUT_S)
-            self._producer.send([record])
-        self._producer.flush(ANSWER_TIMEOUT_S)
+        if isinstance(request, str):
+            request = find_request(self._log, self._codec, request).request
+        self._answers.write(request, status, detail=detail, new_checkpoint=new_checkpoint)
+        current = self._current
+        if current is None or status not in CLOSING_ANSWERS:
+            return
+        event = current.delivery.event
+        if isinstance(event, RetrainRequested) and event.trigger_id == request.trigger_id:
+            self.handled()
 
     def close(self) -> None:
         """Commit what was handled, leave the group. Never raises."""
         self._closing.set()
         self._thread.join()
-        self._producer.close()
+        self._answers.close()
         if self._owns_log:
             self._log.close()
+
+    def _take(self, timeout_s: float) -> _Work | None:
+        """What is to be handed out next, if there is something after so long."""
+        if self._next is None:
+            try:
+                self._next = self._work.get(timeout=timeout_s)
+            except queue.Empty:
+                return None
+        work = self._next
+        if self._is_ours(work):  # else another member has it now
+            try:
+                is_closed = self._is_closed(work.delivery)
+            except LogUnavailableError as error:  # asked again; the consumer's thread tells the user's log
+                _logger.debug("log_away", reason=str(error))
+                self._closing.wait(timeout_s)
+                return None
+            if not is_closed:
+                self._next = None
+                return work
+            self._pass_over(work)
+        self._next = None
+        return None
+
+    def _pass_over(self, work: _Work) -> None:
+        current = self._current
+        if current is None or (current.delivery.source, current.tenure) != (work.delivery.source, work.tenure):
+            self._finished.append(work)
+        else:  # what stands before it is still being worked on: both are committed once that is handled
+            self._current = replace(current, done_at=work.done_at, last=work.last)
+
+    def _is_closed(self, delivery: Delivery) -> bool:
+        event = delivery.event
+        return self._closed is not None and isinstance(event, RetrainRequested) and self._closed.holds(event)
 
     def _is_ours(self, work: _Work) -> bool:
         return self._tenures.get(work.delivery.source, 0) == work.tenure

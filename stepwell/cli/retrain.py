@@ -1,28 +1,22 @@
 """``stepwell retrain``: receive requests to retrain and answer them."""
 
-import contextlib
-import os
-import signal
-import subprocess
-import tempfile
-import threading
-import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stepwell.cli.resources import opened_log
-from stepwell.cli.tables import plain_table
+from stepwell.cli.tables import console, plain_table
 from stepwell.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
+    from stepwell.adapters.processes.command import CommandResult
+    from stepwell.adapters.retrain_history import RequestEntry
     from stepwell.events.model import RetrainRequested
 
 OUTPUT_CHARS_MAX = 4_000
-OUTPUT_BYTES_READ = 64 * 1024
-END_GRACE_S = 10.0
+SHORT_CHARS_MAX = 80
 EXIT_INTERRUPTED = 130
 
 
@@ -32,6 +26,20 @@ class Answer(StrEnum):
     ACCEPTED = "accepted"
     DONE = "done"
 
+
+class Status(StrEnum):
+    """What a request can be answered with."""
+
+    ACCEPTED = "accepted"
+    DONE = "done"
+    FAILED = "failed"
+    REJECTED = "rejected"
+
+
+TriggerArgument = Annotated[
+    str, typer.Argument(metavar="TRIGGER", help="Trigger id, or the beginning of one.", show_default=False)
+]
+GroupOption = Annotated[str, typer.Option(help="Consumer group; each request goes to one member of it.")]
 
 retrain = typer.Typer(help="Requests to retrain: receive and answer them.", no_args_is_help=True)
 
@@ -46,24 +54,30 @@ def listen(
     run: Annotated[
         str, typer.Option("--run", help="Shell command to run for each request; gets the request as JSON on its input.")
     ],
-    group: Annotated[str, typer.Option(help="Consumer group; each request goes to one member of it.")] = "trainer",
+    group: GroupOption = "trainer",
     policy: Annotated[list[str] | None, typer.Option(help="Only requests for this policy; may be repeated.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Leave after so many requests.")] = None,
     answer: Annotated[
         Answer, typer.Option(help="What exit code 0 means: the request was taken (accepted), or all is done.")
     ] = Answer.DONE,
     output: Annotated[Path | None, typer.Option(help="Append each request as a line of JSON to this file.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also requests that are closed already: answered for good, or withdrawn.")
+    ] = False,
 ) -> None:
-    """Run a command for each retrain request and answer with how it went.
+    """Run a command for each open retrain request and answer with how it went.
 
     Exit code 0 is answered as done (or as --answer says), any other as failed, with the end of the output. A last line
-    "checkpoint: NAME" names the new checkpoint. Ctrl-C ends a command that runs, with all it started. A request whose
-    handling was cut off comes again: take its trigger_id as the idempotency key.
+    "checkpoint: NAME" names the new checkpoint. Exit codes 126 and 127, by which a shell says that it cannot run the
+    command, end the listener without an answer. Ctrl-C ends a command that runs, with all it started; so does the
+    listener's own death. A request whose handling was cut off comes again: take its trigger_id as the idempotency key.
     """
+    from stepwell.adapters.processes.command import run_command
     from stepwell.adapters.subscriber import Subscription
     from stepwell.adapters.workers.process import stopping_by_signal
     from stepwell.events.codec import Codec
     from stepwell.events.model import RetrainRequested
+    from stepwell.events.plain import as_json
 
     _keep(output, None)
     seen = 0
@@ -71,7 +85,7 @@ def listen(
     with (
         stopping_by_signal() as stop,
         opened_log() as log,
-        Subscription(log, Codec(), group, policies=policies) as subscription,
+        Subscription(log, Codec(), group, policies=policies, only_open=not everything) as subscription,
     ):
         typer.echo(f"listening for retrain requests as group {group!r}; Ctrl-C ends")
         while not stop.is_set() and (limit is None or seen < limit):
@@ -81,15 +95,44 @@ def listen(
             request = delivery.event
             assert isinstance(request, RetrainRequested), "withdrawals were not asked for"
             _keep(output, request)
-            result = _run(run, request, stop)
+            result = run_command(run, as_json(request).encode() + b"\n", stop)
             if result is None:
                 raise typer.Exit(EXIT_INTERRUPTED)  # not marked as handled: it comes again
-            succeeded, detail, checkpoint = result
-            status = answer.value if succeeded else "failed"
-            subscription.answer(request, status, detail=detail, new_checkpoint=checkpoint)
+            _check_that_it_ran(result, request)
+            status = answer.value if result.code == 0 else "failed"
+            detail = result.output[-OUTPUT_CHARS_MAX:] or f"exit code {result.code}"
+            subscription.answer(request, status, detail=detail, new_checkpoint=_checkpoint(result))
             subscription.handled()
-            typer.echo(f"{request.trigger_id}  {request.policy}  {status}")
+            reason = f"  {_short(detail)}" if status == "failed" else ""
+            typer.echo(f"{request.trigger_id}  {request.policy}  {status}{reason}")
             seen += 1
+
+
+@retrain.command("answer")
+def answer_request(
+    trigger: TriggerArgument,
+    status: Annotated[Status, typer.Argument(help="What became of it.", show_default=False)],
+    checkpoint: Annotated[str | None, typer.Option(help="Identifies the retrained policy's weights.")] = None,
+    detail: Annotated[str, typer.Option(help="What there is to say about it.")] = "",
+    group: Annotated[str, typer.Option(help="In whose name: the training service's group.")] = "trainer",
+) -> None:
+    """Answer a request by hand. The first done, failed or rejected closes it; what comes later changes nothing."""
+    from stepwell.adapters.retrain_answers import AnswerWriter
+    from stepwell.adapters.retrain_history import find_request
+    from stepwell.events.codec import Codec
+
+    codec = Codec()
+    with opened_log(must_exist=True) as log:
+        entry = find_request(log, codec, trigger)
+        writer = AnswerWriter(log, codec, group)
+        try:
+            writer.write(entry.request, status.value, detail=detail, new_checkpoint=checkpoint)
+        finally:
+            writer.close()
+    if entry.closed:
+        typer.echo(f"{entry.request.trigger_id}  {entry.state} before: the answer is kept and changes nothing")
+    else:
+        typer.echo(f"{entry.request.trigger_id}  {entry.request.policy}  {status.value}")
 
 
 @retrain.command("list")
@@ -97,25 +140,118 @@ def list_requests(
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each request.")] = False,
 ) -> None:
     """List the requests in the log, with what became of each."""
-    from rich.console import Console
-
     from stepwell.adapters.retrain_history import read_requests
     from stepwell.events.codec import Codec
-    from stepwell.events.plain import as_plain, as_text
+    from stepwell.events.plain import as_text
 
-    with opened_log() as log:
+    with opened_log(must_exist=True) as log:
         entries = read_requests(log, Codec())
     if as_json:
         for entry in entries:
-            typer.echo(as_text(as_plain(entry.request) | {"state": entry.state}))
+            typer.echo(as_text(_as_plain(entry)))
         return
-    rows = [
-        (entry.request.trigger_id, entry.request.policy, entry.request.failure_type, len(entry.request.evidence),
-         entry.state)
-        for entry in entries
+    rows = []
+    for entry in entries:
+        request, answer = entry.request, entry.counting
+        rows.append((
+            request.trigger_id, request.policy, request.failure_type, len(request.evidence), entry.state,
+            answer.new_checkpoint or "" if answer else "", answer.producer_id if answer else "", _reason(entry),
+        ))  # fmt: skip
+    columns = ("trigger", "policy", "failure type", "evidence", "state", "checkpoint", "trainer", "detail")
+    console().print(plain_table(*columns, rows=rows, whole=("trigger",)))
+
+
+@retrain.command("show")
+def show(
+    trigger: TriggerArgument, as_json: Annotated[bool, typer.Option("--json", help="As a line of JSON.")] = False
+) -> None:
+    """Show one request: its evidence, the proposed weights of new data, and every answer so far."""
+    from stepwell.adapters.retrain_history import find_request
+    from stepwell.events.codec import Codec
+    from stepwell.events.plain import as_plain, as_text
+
+    with opened_log(must_exist=True) as log:
+        entry = find_request(log, Codec(), trigger)
+    if as_json:
+        typer.echo(as_text(_as_plain(entry) | {"answers": [as_plain(answer) for answer in entry.answers]}))
+        return
+    _print_request(entry)
+
+
+def _print_request(entry: "RequestEntry") -> None:
+    from stepwell.events.plain import time_text
+
+    request, to = entry.request, console()
+    facts = [
+        ("trigger", request.trigger_id), ("state", entry.state), ("policy", request.policy),
+        ("version", request.policy_version), ("checkpoint", request.checkpoint or "none"),
+        ("failure type", request.failure_type), ("rule", f"{request.rule} version {request.rule_version}"),
+        ("requested at", time_text(request.occurred_at)),
     ]  # fmt: skip
-    columns = ("trigger", "policy", "failure type", "evidence", "state")
-    Console().print(plain_table(*columns, rows=rows, whole=("trigger",)))
+    if entry.withdrawal is not None:
+        facts.append(("withdrawn", entry.withdrawal.reason))
+    to.print(plain_table("request", "", rows=facts))
+    evidence = [
+        (item.episode_id, item.attempt, item.scene, item.perturbation, item.seed, item.n_steps)
+        for item in request.evidence
+    ]
+    columns = ("episode", "attempt", "scene", "perturbation", "seed", "steps")
+    to.print(plain_table(*columns, rows=evidence, whole=("episode",), title="\nevidence"))
+    weights = [(item.scene, item.perturbation, f"{item.weight:.2f}") for item in request.sampling_weights]
+    to.print(plain_table("scene", "perturbation", "weight", rows=weights, title="\nproposed weights of new data"))
+    if not entry.answers:
+        to.print("\nno answer yet")
+        return
+    answers = [
+        (time_text(item.occurred_at), item.producer_id, item.status, item.new_checkpoint or "", item.detail,
+         "this one counts" if item is entry.counting and entry.withdrawal is None else "")
+        for item in entry.answers
+    ]  # fmt: skip
+    columns = ("answered at", "trainer", "status", "checkpoint", "detail", "")
+    to.print(plain_table(*columns, rows=answers, title="\nanswers"))
+
+
+def _as_plain(entry: "RequestEntry") -> dict[str, Any]:
+    from stepwell.events.plain import as_plain
+
+    answer = entry.counting
+    return as_plain(entry.request) | {
+        "state": entry.state,
+        "new_checkpoint": answer.new_checkpoint if answer else None,
+        "trainer": answer.producer_id if answer else None,
+        "detail": answer.detail if answer else None,
+        "withdrawn_reason": entry.withdrawal.reason if entry.withdrawal else None,
+    }
+
+
+def _reason(entry: "RequestEntry") -> str:
+    """Why it stands where it stands, shortly."""
+    if entry.withdrawal is not None:
+        return _short(entry.withdrawal.reason)
+    return _short(entry.counting.detail) if entry.counting is not None else ""
+
+
+def _short(text: str) -> str:
+    """The last line: that is where programs say why they failed."""
+    from stepwell.structured_logging import escape_text
+
+    line = escape_text(text.strip().rpartition("\n")[2].strip())
+    return line if len(line) <= SHORT_CHARS_MAX else line[: SHORT_CHARS_MAX - 1] + "…"
+
+
+def _check_that_it_ran(result: "CommandResult", request: "RetrainRequested") -> None:
+    from stepwell.adapters.processes.command import CANNOT_RUN
+
+    if result.code in CANNOT_RUN:
+        raise ConfigurationError(
+            f"--run: the command cannot be run (exit code {result.code}: {_short(result.output) or 'no output'}); "
+            f"request {request.trigger_id} was not answered and comes again"
+        )
+
+
+def _checkpoint(result: "CommandResult") -> str | None:
+    last = result.output.rpartition("\n")[2]
+    return last.removeprefix("checkpoint:").strip() or None if last.startswith("checkpoint:") else None
 
 
 def _keep(output: Path | None, request: "RetrainRequested | None") -> None:
@@ -129,47 +265,3 @@ def _keep(output: Path | None, request: "RetrainRequested | None") -> None:
             file.write("" if request is None else as_json(request) + "\n")
     except OSError as error:
         raise ConfigurationError(f"--output {output}: cannot be written: {error.strerror}") from None
-
-
-def _run(command: str, request: "RetrainRequested", stop: threading.Event) -> tuple[bool, str, str | None] | None:
-    """Run the command to its end: (whether it succeeded, end of its output, new checkpoint); None where it was cut.
-
-    Input and output are files: a command that reads nothing, prints a lot, or leaves something behind that holds on to
-    its output blocks nobody.
-    """
-    from stepwell.events.plain import as_json
-
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as printed:
-        given.write(as_json(request).encode() + b"\n")
-        given.seek(0)
-        process = subprocess.Popen(  # noqa: S602 (a shell command is what the user asked for)
-            command, shell=True, stdin=given, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            while process.poll() is None:
-                if stop.is_set():
-                    return None
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(0.2)
-        finally:
-            if process.returncode is None:
-                _end(process)
-        size = printed.seek(0, os.SEEK_END)
-        printed.seek(max(0, size - OUTPUT_BYTES_READ))
-        output = printed.read().decode("utf-8", "replace").strip()
-    last = output.rpartition("\n")[2]
-    checkpoint = last.removeprefix("checkpoint:").strip() if last.startswith("checkpoint:") else None
-    return process.returncode == 0, output[-OUTPUT_CHARS_MAX:] or f"exit code {process.returncode}", checkpoint or None
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the command and what it started (it leads a process group of its own): ask first, then kill."""
-    # The command is not reaped before the last signal, so that its group's id cannot be somebody else's by then.
-    os.killpg(process.pid, signal.SIGTERM)
-    deadline = time.monotonic() + END_GRACE_S
-    while time.monotonic() < deadline:
-        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            break
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -8,6 +8,8 @@ A trigger is *open* from its opening until it is answered for good or withdrawn:
 
 * While a trigger is open or accepted, further evidence for the same policy and failure type belongs to it (it is
   merged), and nothing is published again.
+* The first closing answer (done, failed or rejected) counts; answers after it, or after a withdrawal, change nothing.
+  So a request that was withdrawn had no closing answer before: whoever reads the topics takes it as withdrawn.
 * After an answer the aftermath is merged too, for as many episodes as the rule's cool-down says.
 * The id is derived from rule, version, key and the evidence at the opening, and never changes.
 * A withdrawn trigger gives its episodes back: what remains of them may be evidence of another trigger.
@@ -26,7 +28,8 @@ CLOSED_MAX = 256
 
 Status = Literal["open", "accepted", "done", "failed", "rejected", "withdrawn"]
 _STANDING: tuple[Status, ...] = ("open", "accepted")
-_ANSWERS: tuple[Status, ...] = ("accepted", "done", "failed", "rejected")
+ANSWERS: tuple[Status, ...] = ("accepted", "done", "failed", "rejected")
+CLOSING_ANSWERS: tuple[Status, ...] = ("done", "failed", "rejected")
 
 
 class Trigger(msgspec.Struct, kw_only=True):
@@ -40,7 +43,7 @@ class Trigger(msgspec.Struct, kw_only=True):
         merged: further episodes that belonged to it.
         lost: those of ``evidence`` whose amended verdict no longer says so.
         cooldown_left: episodes that its aftermath still takes in, once it is closed by an answer.
-        detail: the last answer's words, or why it was withdrawn.
+        detail: the words of the answer that counts, or why it was withdrawn.
     """
 
     trigger_id: str
@@ -113,11 +116,11 @@ class Ledger(msgspec.Struct, kw_only=True):
     def answer(self, trigger_id: str, status: str, detail: str, cooldown: int) -> bool:
         """Note a training service's answer; False if it fits nothing here and was ignored."""
         trigger = self.triggers.get(trigger_id)
-        known = next((answer for answer in _ANSWERS if answer == status), None)
+        known = next((answer for answer in ANSWERS if answer == status), None)
         if trigger is None or known is None or not trigger.standing:
             return False
         trigger.status, trigger.detail = known, detail
-        if known != "accepted":
+        if known in CLOSING_ANSWERS:
             trigger.cooldown_left = cooldown
             self._forget_old()
         return True

@@ -163,9 +163,14 @@ COMMENT ON VIEW stepwell.protocol_violations IS 'Facts that broke the protocol; 
 CREATE VIEW stepwell.retrain_status AS
 SELECT r.trigger_id, r.policy, r.policy_version, r.checkpoint, r.failure_type, r.rule, r.rule_version,
        jsonb_array_length(r.evidence) AS evidence_episodes, r.requested_at,
-       CASE WHEN a.status IS NOT NULL THEN a.status WHEN r.withdrawn_at IS NOT NULL THEN 'withdrawn' ELSE 'open' END AS status,
+       CASE WHEN r.withdrawn_at IS NOT NULL THEN 'withdrawn' ELSE coalesce(a.status, 'open') END AS status,
        a.trainer, a.answered_at, a.new_checkpoint, a.detail, r.withdrawn_at, r.withdrawn_reason
 FROM stepwell.retrain_requests r
-LEFT JOIN LATERAL (SELECT * FROM stepwell.retrain_answers t WHERE t.trigger_id = r.trigger_id
-                   ORDER BY source_partition, source_offset DESC LIMIT 1) a ON true;
-COMMENT ON VIEW stepwell.retrain_status IS 'Each retrain request with its last answer: open, withdrawn, accepted, done, failed or rejected.';
+-- The answer that counts is the first that closes the request, else the last 'accepted': as in the detector's ledger.
+LEFT JOIN LATERAL (SELECT * FROM stepwell.retrain_answers t
+                   WHERE t.trigger_id = r.trigger_id AND t.policy = r.policy
+                     AND t.status IN ('accepted', 'done', 'failed', 'rejected')
+                   ORDER BY t.status = 'accepted',
+                            CASE WHEN t.status = 'accepted' THEN -t.source_offset ELSE t.source_offset END
+                   LIMIT 1) a ON true;
+COMMENT ON VIEW stepwell.retrain_status IS 'Each retrain request with the answer that counts, the first done, failed or rejected: open, withdrawn, accepted, done, failed or rejected.';

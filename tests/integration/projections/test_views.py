@@ -6,15 +6,20 @@ from typing import Any
 
 import pytest
 
+from stepwell.adapters.retrain_history import read_requests
 from stepwell.adapters.runs.summary import summarise
+from stepwell.engine.cover import Cover
+from stepwell.engine.fold import apply
 from stepwell.engine.intervals import wilson
 from stepwell.engine.ports import MessageLog
 from stepwell.engine.snapshot import snapshot_record
-from stepwell.engine.state import AttemptState, EpisodeState
+from stepwell.engine.state import AttemptState, EpisodeState, Position
+from stepwell.engine.timers import Timeouts, due_facts
 from stepwell.engine.verdict import verdict_of
 from stepwell.events import model
 from stepwell.events.topics import EPISODE_EVENTS
 from tests.integration.projections import facts
+from tests.unit.engine.episodes import Facts
 from tests.unit.engine.stories import fold
 from tests.unit.runs import retried
 
@@ -22,7 +27,7 @@ Query = Callable[..., list[tuple[Any, ...]]]
 SECOND = 1_000_000
 
 
-def test_running_now_and_stuck_episodes(log: MessageLog, drain: Callable[..., None], query: Query) -> None:
+def test_running_now_and_stuck_episodes(log: MessageLog, running: Callable[..., Any], query: Query) -> None:
     long_ago = facts.now_us() - 120 * SECOND
     stale = {"since_at": long_ago, "last_event_at": long_ago}
     for name in ("queued", "fresh", "paused", "hung", "busy", "ended", "judged"):
@@ -39,7 +44,8 @@ def test_running_now_and_stuck_episodes(log: MessageLog, drain: Callable[..., No
         facts.snapshot("judged", **stale),  # its verdict is here before its last snapshot
         facts.verdict("judged"),
     ])  # fmt: skip
-    drain()
+    with running() as projector:
+        projector.wait_reported()
     assert query("SELECT episode_id, paused, owes, steps_done FROM stepwell.running_now ORDER BY 1") == [
         ("busy", False, "sim", 42), ("fresh", False, "sim", 2), ("hung", False, "agent", 2),
         ("paused", True, "host", 2),
@@ -52,6 +58,52 @@ def test_running_now_and_stuck_episodes(log: MessageLog, drain: Callable[..., No
         assert query("SELECT FROM stepwell.stuck_episodes") == []
     finally:
         query("UPDATE stepwell.settings SET value = 30 WHERE name = 'stuck_after_s'")
+
+
+def test_a_report_of_silence_leaves_an_attempt_stuck(
+    log: MessageLog, running: Callable[..., Any], query: Query
+) -> None:
+    """All by default: stalled after 30 s, stuck after 30 s; 75 s after the last fact, 44 s after the report."""
+    start = facts.now_us() - 75 * SECOND
+    told = [facts.again(event, occurred_at=start) for event in Facts("hung").begun()]
+    state = EpisodeState("hung")
+    for offset, event in enumerate(told):
+        apply(state, event, Position(0, offset, start, "f"))
+    attempt = state.attempts[1]
+    assert isinstance(attempt, AttemptState)
+    (stalled,) = due_facts(Cover(attempt), Timeouts(), start, start + 31 * SECOND, "engine-0")
+    assert isinstance(stalled, model.EpisodeStalled)
+    apply(state, stalled, Position(0, len(told), start + 31 * SECOND, "f"))
+    assert attempt.stalled
+    requested = next(event for event in told if isinstance(event, model.EpisodeRequested))
+    facts.publish(log, [requested, snapshot_record(attempt)])
+    with running() as projector:
+        projector.wait_reported()
+    ((stuck_on, stuck_s),) = query("SELECT stuck_on, stuck_s FROM stepwell.stuck_episodes")
+    assert stuck_on == "agent"
+    assert stuck_s >= 75
+
+
+def test_while_no_projector_reports_nothing_grows_idle(
+    log: MessageLog, running: Callable[..., Any], query: Query
+) -> None:
+    """An attempt that was busy when the projector stopped is not stuck, however long ago that is."""
+    facts.publish(log, [facts.requested("busy"), facts.claimed("busy"), facts.snapshot("busy"), facts.step("busy", 3)])
+    freshness = "SELECT state, age_s > 3000, as_of = (SELECT as_of FROM stepwell.running_now) FROM stepwell.projection_freshness"
+    assert query(freshness) == [("silent", None, None)]  # no projector has ever run
+    with running() as projector:
+        projector.wait_reported()
+        assert query(freshness) == [("current", False, True)]
+    ago = "interval '1 h'"
+    query(f"UPDATE stepwell.episode_attempts SET claimed_at = claimed_at - {ago}, since_at = since_at - {ago},"
+          f" last_event_at = last_event_at - {ago}")  # fmt: skip
+    query(f"UPDATE stepwell.steps SET logged_at = logged_at - {ago}")
+    query(f"UPDATE stepwell.sink_offsets SET complete_until = complete_until - {ago}")
+    assert query(freshness) == [("behind", True, True)]
+    query(f"UPDATE stepwell.sink_offsets SET seen_at = seen_at - {ago}")
+    assert query(freshness) == [("silent", True, True)]
+    assert query("SELECT idle_s < 30, running_s < 30 FROM stepwell.running_now") == [(True, True)]
+    assert query("SELECT FROM stepwell.stuck_episodes") == []
 
 
 def test_pipeline_lag(log: MessageLog, running: Callable[..., Any], query: Query) -> None:
@@ -198,9 +250,22 @@ def test_step_log_joins_steps_with_the_actions_they_applied(
 
 
 def test_retrain_status(log: MessageLog, drain: Callable[..., None], query: Query) -> None:
-    facts.publish(log, [facts.retrain(trigger) for trigger in ("t-1", "t-2", "t-3")])
-    facts.publish(log, [facts.withdrawn("t-2"), facts.answered("t-3", "accepted"), facts.answered("t-3", "failed")])
+    """The first closing answer counts, as in the detector's ledger and in `retrain list`; a withdrawal beats it."""
+    given = {
+        "t-1": [], "t-2": ["done"], "t-3": ["accepted", "failed"], "t-4": ["done", "failed", "accepted"],
+        "t-5": ["accepted", "accepted"], "t-6": ["perhaps"],
+    }  # fmt: skip
+    facts.publish(log, [facts.retrain(trigger) for trigger in given])
+    facts.publish(log, [facts.withdrawn("t-2")])
+    facts.publish(log, [facts.answered(trigger, status) for trigger, said in given.items() for status in said])
+    facts.publish(log, [facts.again(facts.answered("t-1", "done"), policy="another")])
     drain()
-    assert query("SELECT trigger_id, status, withdrawn_reason FROM stepwell.retrain_status ORDER BY 1") == [
-        ("t-1", "open", None), ("t-2", "withdrawn", "amended"), ("t-3", "failed", None),
+    rows = query("SELECT trigger_id, status, withdrawn_reason FROM stepwell.retrain_status ORDER BY 1")
+    assert rows == [
+        ("t-1", "open", None), ("t-2", "withdrawn", "amended"), ("t-3", "failed", None), ("t-4", "done", None),
+        ("t-5", "accepted", None), ("t-6", "open", None),
     ]  # fmt: skip
+    assert [(trigger, status) for trigger, status, _ in rows] == [
+        (entry.request.trigger_id, entry.state) for entry in read_requests(log, facts.CODEC)
+    ]
+    assert query("SELECT count(*) FROM stepwell.retrain_answers WHERE trigger_id = 't-4'") == [(3,)]

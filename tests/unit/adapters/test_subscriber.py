@@ -14,12 +14,14 @@ from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.logs.reading import read_all
 from stepwell.adapters.retrain_history import read_requests
 from stepwell.adapters.subscriber import Delivery, Subscription
+from stepwell.engine.ledger import Ledger
 from stepwell.engine.ports import MessageLog, OutgoingRecord
 from stepwell.engine.publish import outgoing
+from stepwell.engine.rules import SAME_FAILURE_IN_A_ROW, RowKey
 from stepwell.events.codec import Codec
 from stepwell.events.model import RetrainAnswered, RetrainRequested, RetrainWithdrawn
 from stepwell.events.topics import RETRAIN_RESULTS
-from stepwell.exceptions import ConfigurationError, FencedError, LogError, LogUnavailableError
+from stepwell.exceptions import ConfigurationError, FencedError, LogError, LogUnavailableError, NotFoundError
 from tests.integration.projections.facts import retrain, withdrawn
 from tests.unit.runs.places import Running, away
 
@@ -225,9 +227,9 @@ def test_policies_filter_and_what_is_passed_over_counts_as_seen(log: MessageLog)
 
 def test_withdrawals_come_only_where_they_are_wanted(log: MessageLog) -> None:
     append(log, request("t-1"), withdrawn("t-1"), request("t-2"))
-    with subscribed(log, "without") as subscription:
+    with subscribed(log, "without", only_open=False) as subscription:
         assert take(subscription, 2) == ["t-1", "t-2"]
-    with subscribed(log, "with", withdrawals=True) as subscription:
+    with subscribed(log, "with", only_open=False, withdrawals=True) as subscription:
         kinds = []
         for _ in range(3):
             kinds.append(type(receive(subscription).event))
@@ -256,7 +258,7 @@ def answers(log: MessageLog) -> list[RetrainAnswered]:
 
 
 def test_answers_reach_the_log_and_the_list_of_requests(log: MessageLog) -> None:
-    append(log, *(request(f"t-{n}") for n in range(4)), withdrawn("t-0"), withdrawn("t-3"))
+    append(log, *(request(f"t-{n}") for n in range(4)), withdrawn("t-3"))
     append(log, request("t-1"))  # published again after a crash
     with subscribed(log, "trainer-a") as subscription:
         for status in ("rejected", "accepted"):
@@ -276,6 +278,119 @@ def test_answers_reach_the_log_and_the_list_of_requests(log: MessageLog) -> None
     assert [(entry.request.trigger_id, entry.state) for entry in read_requests(log, CODEC)] == [
         ("t-0", "rejected"), ("t-1", "done"), ("t-2", "open"), ("t-3", "withdrawn"),
     ]  # fmt: skip
+
+
+def test_the_first_closing_answer_counts_unless_the_request_was_withdrawn(log: MessageLog) -> None:
+    append(log, *(request(f"t-{n}") for n in range(4)), withdrawn("t-3"))
+    given = {"t-0": ["done", "failed", "accepted"], "t-1": ["accepted", "rejected", "done"], "t-2": ["accepted"] * 2}
+    with subscribed(log, "trainer-a") as subscription:
+        for trigger, statuses in {**given, "t-3": ["done"]}.items():
+            for n, status in enumerate(statuses):
+                subscription.answer(trigger, status, detail=str(n))
+    entries = {entry.request.trigger_id: entry for entry in read_requests(log, CODEC)}
+    assert {trigger: entry.state for trigger, entry in entries.items()} == {
+        "t-0": "done", "t-1": "rejected", "t-2": "accepted", "t-3": "withdrawn",
+    }  # fmt: skip
+    assert [entry.counting.detail for entry in entries.values() if entry.counting] == ["0", "1", "1", "0"]
+    assert [len(entry.answers) for entry in entries.values()] == [3, 3, 2, 1]
+    # The detector's ledger, which decides what follows from an answer, says the same.
+    for trigger, statuses in given.items():
+        ledger = Ledger()
+        opened = ledger.open(SAME_FAILURE_IN_A_ROW, "p", RowKey("1", None), "f", entries[trigger].request.evidence, 0)
+        for n, status in enumerate(statuses):
+            ledger.answer(opened.trigger_id, status, str(n), 0)
+        counting = entries[trigger].counting
+        assert counting is not None
+        assert (opened.status, opened.detail) == (entries[trigger].state, counting.detail)
+
+
+def test_an_answer_for_another_policy_answers_nothing(log: MessageLog) -> None:
+    append(log, request("t-0"))
+    with subscribed(log) as subscription:
+        subscription.answer(request("t-0", "another"), "done", new_checkpoint="c")
+        assert [entry.state for entry in read_requests(log, CODEC)] == ["open"]
+        assert take(subscription) == ["t-0"]
+
+
+def test_a_closing_answer_counts_as_received_and_accepted_does_not(log: MessageLog) -> None:
+    """What a service does that takes one request, answers and leaves."""
+    append(log, *(request(f"t-{n}") for n in range(4)))
+    seen = []
+    for status in ("done", "accepted", "failed", "rejected"):
+        with subscribed(log, only_open=False) as subscription:
+            for delivery in subscription:
+                seen.append(delivery.event.trigger_id)
+                subscription.answer(delivery.event.trigger_id, status)
+                break
+    assert seen == ["t-0", "t-1", "t-1", "t-2"]
+    with subscribed(log, only_open=False) as subscription:
+        assert receive(subscription).event.trigger_id == "t-3"
+        subscription.answer("t-0", "failed")  # of another one: says nothing about this one
+    with subscribed(log, only_open=False) as subscription:
+        assert take(subscription) == ["t-3"]
+        assert silent(subscription)
+
+
+def test_only_done_without_a_checkpoint_is_warned_of(log: MessageLog) -> None:
+    append(log, request("t-0"))
+    with capture_logs() as said, subscribed(log) as subscription:
+        subscription.answer("t-0", "accepted")
+        subscription.answer("t-0", "done", new_checkpoint="c")
+        subscription.answer("t-0", "failed")
+        assert [line for line in said if line["log_level"] == "warning"] == []
+        subscription.answer("t-0", "done")
+    assert [line["trigger_id"] for line in said if line["event"] == "done_without_checkpoint"] == ["t-0"]
+
+
+def test_an_answer_to_nothing_in_the_log_is_refused(log: MessageLog) -> None:
+    append(log, request("t-0"))
+    with subscribed(log) as subscription:
+        for nothing in ("t-9", ""):
+            with pytest.raises(NotFoundError, match=f"begins with '{nothing}'"):
+                subscription.answer(nothing, "done")
+    assert answers(log) == []
+
+
+# --- closed already -----------------------------------------------------------------------------------------------
+
+
+def test_a_new_group_gets_open_requests_only_unless_it_wants_all(log: MessageLog) -> None:
+    append(log, *(request(f"t-{n}") for n in range(5)), withdrawn("t-3"))
+    with subscribed(log, "first") as first:
+        for trigger, status in (("t-0", "done"), ("t-1", "accepted"), ("t-2", "rejected")):
+            first.answer(trigger, status)
+    with subscribed(log, "second") as second:
+        assert take(second, 2) == ["t-1", "t-4"]
+        assert silent(second)
+    with subscribed(log, "second", only_open=False) as again:  # what was passed over counts as seen
+        assert silent(again)
+    with subscribed(log, "third", only_open=False) as third:
+        assert take(third, 5) == [f"t-{n}" for n in range(5)]
+
+
+def test_what_is_closed_while_it_waits_for_its_turn_is_passed_over(log: MessageLog) -> None:
+    append(log, *(request(f"t-{n}") for n in range(4)))
+    with subscribed(log) as subscription:
+        assert receive(subscription).event.trigger_id == "t-0"
+        with subscribed(log, "another") as another:
+            another.answer("t-1", "done")
+            append(log, withdrawn("t-2"))
+        subscription.handled()
+        assert take(subscription) == ["t-3"]
+
+
+def test_passing_over_does_not_make_what_is_worked_on_handled(log: MessageLog) -> None:
+    append(log, request("t-0"), request("t-1"))
+    with subscribed(log) as subscription:
+        assert receive(subscription).event.trigger_id == "t-0"
+        subscription.answer("t-1", "done")
+        assert silent(subscription)
+        time.sleep(2 * SILENCE_S)
+    with subscribed(log) as again:
+        assert take(again) == ["t-0"]
+        assert silent(again)
+        append(log, request("t-2"))
+        assert take(again) == ["t-2"]
 
 
 # --- the log goes away --------------------------------------------------------------------------------------------

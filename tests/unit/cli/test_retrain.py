@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,13 +18,15 @@ from typer.testing import CliRunner
 from stepwell import settings
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.logs.reading import read_all
+from stepwell.adapters.processes.command import run_command
 from stepwell.cli import build_app
 from stepwell.engine.ports import MessageLog
 from stepwell.events.codec import Codec
 from stepwell.events.model import RetrainAnswered
 from stepwell.events.topics import RETRAIN_RESULTS
-from stepwell.exceptions import ConfigurationError
-from tests.unit.adapters.test_subscriber import append, request
+from stepwell.exceptions import ConfigurationError, NotFoundError
+from tests.integration.projections.facts import withdrawn
+from tests.unit.adapters.test_subscriber import append, request, wait_for
 
 CODEC = Codec()
 
@@ -120,7 +123,7 @@ def test_a_command_that_leaves_something_running_blocks_nobody(log: MessageLog) 
 def test_ctrl_c_ends_the_command_unanswered_and_it_comes_again(
     log: MessageLog, tmp_path: Path, traps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepwell.cli.retrain.END_GRACE_S", 0.5)
+    monkeypatch.setattr("stepwell.adapters.processes.command.END_GRACE_S", 0.5)
     append(log, request("t-1"))
     started = tmp_path / "started"
 
@@ -145,11 +148,115 @@ def test_ctrl_c_while_it_waits_is_a_good_end(log: MessageLog) -> None:
     assert "listening for retrain requests as group 'trainer'" in invoke("listen", "--run", "true").output
 
 
+def test_a_command_that_cannot_be_run_ends_the_listener_and_answers_nothing(log: MessageLog, tmp_path: Path) -> None:
+    append(log, request("t-1"), request("t-2"))
+    with pytest.raises(ConfigurationError, match=r"exit code 127: .*nosuchprog.*request t-1 was not answered"):
+        invoke("listen", "--run", "nosuchprog x")
+    no_program = tmp_path / "data"
+    no_program.write_text("text")
+    with pytest.raises(ConfigurationError, match=r"exit code 126: .*request t-1 was not answered"):
+        invoke("listen", "--run", str(no_program))
+    assert answers(log) == []
+    invoke("listen", "--limit", "2", "--run", "true")
+    assert [answer[:2] for answer in answers(log)] == [("t-1", "done"), ("t-2", "done")]
+
+
+def test_a_failure_is_told_with_its_reason(log: MessageLog) -> None:
+    append(log, request("t-1"), request("t-2"))
+    assert (
+        "t-1  p  failed  out of memory\n"
+        in invoke("listen", "--limit", "1", "--run", "echo epoch 1; echo out of memory; exit 1").output
+    )
+    assert "t-2  p  failed  exit code 137\n" in invoke("listen", "--limit", "1", "--run", "kill -9 $$").output
+
+
+def test_a_listener_that_is_killed_takes_the_command_and_its_children_with_it(log: MessageLog, tmp_path: Path) -> None:
+    append(log, request("t-1"))
+    pids = tmp_path / "pids"
+    command = f"sh -c 'trap : TERM; echo $$ >> {pids}; while :; do sleep 600; done' & echo $$ >> {pids}; wait"
+    listener = subprocess.Popen(
+        [sys.executable, "-m", "stepwell", "retrain", "listen", "--run", command], stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_for(lambda: pids.exists() and pids.read_text().count("\n") == 2)
+        running = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+        running += running[0].children(recursive=True)
+    finally:
+        listener.kill()
+        listener.wait()
+    wait_for(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in running))
+    assert answers(log) == []
+
+
+def test_the_command_does_not_outlive_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    """Its supervisor is the shell's parent; without it nothing would tie the command to us."""
+    pid = tmp_path / "pid"
+    result = run_command(f"echo $$ > {pid}; kill -9 $PPID; sleep 600", b"", threading.Event())
+    assert result is not None
+    assert result.code == 137
+    process = int(pid.read_text())
+    wait_for(lambda: not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE)
+
+
 def test_list_tells_what_became_of_each_request(log: MessageLog) -> None:
-    append(log, request("t-1", "[red]p"), request("t-2"))
-    invoke("listen", "--limit", "1", "--run", "false")
-    shown = invoke("list").output
-    rows = [line.split() for line in shown.splitlines() if line.strip().startswith("t-")]
-    assert [(row[0], row[1], row[-1]) for row in rows] == [("t-1", "[red]p", "failed"), ("t-2", "p", "open")]
+    append(log, *(request(f"t-{n}", "[red]p") for n in range(1, 5)), withdrawn("t-3"))
+    invoke("listen", "--limit", "1", "--group", "a", "--run", "echo first; echo no data; false")
+    invoke("listen", "--limit", "1", "--group", "b", "--run", "echo checkpoint: c-2")
+    rows = [line.split() for line in invoke("list").output.splitlines() if line.strip().startswith("t-")]
+    assert [row[:2] + row[4:] for row in rows] == [
+        ["t-1", "[red]p", "failed", "a", "no", "data"],
+        ["t-2", "[red]p", "done", "c-2", "b", "checkpoint:", "c-2"],
+        ["t-3", "[red]p", "withdrawn", "amended"],
+        ["t-4", "[red]p", "open"],
+    ]
     lines = [json.loads(line) for line in invoke("list", "--json").output.splitlines()]
-    assert [(line["trigger_id"], line["state"]) for line in lines] == [("t-1", "failed"), ("t-2", "open")]
+    told = ("trigger_id", "state", "trainer", "new_checkpoint", "detail")
+    assert [tuple(line[name] for name in told) for line in lines[:3]] == [
+        ("t-1", "failed", "a", None, "first\nno data"),
+        ("t-2", "done", "b", "c-2", "checkpoint: c-2"),
+        ("t-3", "withdrawn", None, None, None),
+    ]
+
+
+def test_show_tells_evidence_weights_and_every_answer(log: MessageLog) -> None:
+    append(log, request("tr-abc"), request("tr-abd"), withdrawn("tr-abd"))
+    assert "no answer yet" in invoke("show", "tr-abc").output
+    invoke("answer", "tr-abc", "accepted", "--detail", "queued")
+    invoke("answer", "tr-abc", "done", "--checkpoint", "c-2", "--group", "b")
+    changed = invoke("answer", "tr-abc", "failed", "--detail", "disk full").output
+    assert changed == "tr-abc  done before: the answer is kept and changes nothing\n"
+    shown = invoke("show", "tr-abc").output
+    for line in ("state done", "e 1 table none 7 2", "table none 1.00"):
+        assert line in [" ".join(each.split()) for each in shown.splitlines()], shown
+    given = [line.split()[1:] for line in shown.splitlines() if line.strip().startswith("20")]
+    assert given == [
+        ["trainer", "accepted", "queued"], ["b", "done", "c-2", "this", "one", "counts"],
+        ["trainer", "failed", "disk", "full"],
+    ]  # fmt: skip
+    plain = json.loads(invoke("show", "tr-abc", "--json").output)
+    assert (plain["state"], plain["new_checkpoint"], plain["trainer"]) == ("done", "c-2", "b")
+    assert [answer["status"] for answer in plain["answers"]] == ["accepted", "done", "failed"]
+    assert "amended" in invoke("show", "tr-abd").output
+
+
+def test_show_and_answer_want_one_request(log: MessageLog) -> None:
+    append(log, request("tr-abc"), request("tr-abd"))
+    for arguments in (("show",), ("answer",)):
+        rest = ("done",) if arguments == ("answer",) else ()
+        for name, why in (("tr-x", "no request in the log begins with 'tr-x'"), ("tr-ab", "2 requests begin with")):
+            result = CliRunner().invoke(build_app(), ["retrain", *arguments, name, *rest])
+            assert isinstance(result.exception, NotFoundError)
+            assert why in str(result.exception)
+    assert answers(log) == []
+
+
+def test_closed_requests_are_passed_over_unless_all_are_wanted(log: MessageLog) -> None:
+    append(log, *(request(f"t-{n}") for n in range(3)), withdrawn("t-2"))
+    invoke("answer", "t-0", "rejected")
+    assert "t-1  p  done" in invoke("listen", "--group", "new", "--limit", "1", "--run", "true").output
+    shown = invoke("listen", "--group", "all", "--all", "--limit", "3", "--run", "true").output
+    assert [line.split()[0] for line in shown.splitlines() if line.startswith("t-")] == ["t-0", "t-1", "t-2"]
+    invoke("list")
+    assert [json.loads(line)["state"] for line in invoke("list", "--json").output.splitlines()] == [
+        "rejected", "done", "withdrawn",
+    ]  # fmt: skip
