@@ -78,6 +78,10 @@ def database(postgres_url: str, log_url: str) -> str:
             lambda: not thread.is_alive() or all(projector.positions.get(s, -1) >= end for s, end in ends.items()),
             "the projector's end",
         )
+        now = time.time()
+        with psycopg.connect(postgres_url, autocommit=True) as opened:
+            known = "SELECT FROM stepwell.projection_freshness WHERE as_of > to_timestamp(%s)"
+            wait_until(lambda: opened.execute(known, (now,)).rowcount == 1, "the projector's report")
         assert thread.is_alive()
     finally:
         stop.set()
@@ -107,7 +111,7 @@ def shown_columns(answer: str) -> list[str]:
 def test_the_three_questions_of_ops_have_the_answers_that_are_shown(
     connection: psycopg.Connection[tuple[object, ...]],
 ) -> None:
-    running, stuck, behind = blocks(README, "sql")
+    running, stuck, behind, as_of = blocks(README, "sql")
     connection.execute("UPDATE stepwell.settings SET value = 0 WHERE name = 'stuck_after_s'")
     (row,) = asked(connection, running)
     assert {name: row[name] for name in ("episode_id", "policy", "owes", "steps_done", "max_steps")} == {
@@ -120,7 +124,11 @@ def test_the_three_questions_of_ops_have_the_answers_that_are_shown(
     assert {row["consumer"] for row in behind_rows} == {"stepwell-projector"}
     assert {row["events"] for row in behind_rows} == {0}
     answers = re.findall(r"^```sql\n.*?^```$\n\n```\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
-    assert [shown_columns(answer) for answer in answers] == [list(row), list(stuck_row), list(behind_rows[0])]
+    (freshness,) = asked(connection, as_of)
+    assert freshness["state"] == "current"
+    assert [shown_columns(answer) for answer in answers] == [
+        list(row), list(stuck_row), list(behind_rows[0]), list(freshness),
+    ]  # fmt: skip
 
 
 def test_the_analysts_statements_run(connection: psycopg.Connection[tuple[object, ...]]) -> None:
@@ -138,30 +146,48 @@ def test_the_training_services_statement_runs(connection: psycopg.Connection[tup
     assert [(row["policy"], row["status"]) for row in asked(connection, statement)] == [("p", "open")]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/training-services.md"])
-def test_python_examples_receive_and_answer(page: str, tmp_path: Path) -> None:
-    (program,) = blocks(REPOSITORY / page, "python")
-    url = f"local:{tmp_path / 'log'}"
-    log = open_log(url)
-    facts.publish(log, [facts.retrain("tr-1"), facts.retrain("tr-2")])
-    process = subprocess.Popen(
+def started(program: str, directory: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-c", program],
-        env={**os.environ, "STEPWELL_LOG": url, "STEPWELL_HOME": str(tmp_path)},
-        cwd=tmp_path,
+        env={**os.environ, "STEPWELL_LOG": f"local:{directory / 'log'}", "STEPWELL_HOME": str(directory)},
+        cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("page", "end"), [("README.md", "KeyboardInterrupt"), ("docs/training-services.md", "")], ids=["readme", "page"]
+)
+def test_python_examples_receive_and_answer(page: str, end: str, tmp_path: Path) -> None:
+    log = open_log(f"local:{tmp_path / 'log'}")
+    facts.publish(log, [facts.retrain("tr-1"), facts.retrain("tr-2")])
+    process = started(blocks(REPOSITORY / page, "python")[0], tmp_path)
     try:
         wait_until(lambda: process.poll() is not None or states(log) == {"done"}, "the answers")
         assert process.poll() is None, process.communicate()[0]
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=DEADLINE_S)
-        assert output.rstrip().endswith("KeyboardInterrupt"), output
+        assert output.rstrip().endswith(end), output
+        assert ("Traceback" in output) == bool(end), output
     finally:
         process.kill()
         process.wait()
         log.close()
+
+
+def test_the_example_for_cron_takes_what_is_there_once_and_leaves(tmp_path: Path) -> None:
+    _, program = blocks(REPOSITORY / "docs" / "training-services.md", "python")
+    program = program.replace("timeout_s=10.0", "timeout_s=3.0")
+    log = open_log(f"local:{tmp_path / 'log'}")
+    facts.publish(log, [facts.retrain("tr-1"), facts.retrain("tr-2")])
+    for expected in ("queued tr-1 p\nqueued tr-2 p\n", ""):
+        process = started(program, tmp_path)
+        output, _ = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, output) == (0, expected)
+    assert states(log) == {"accepted"}
+    log.close()
 
 
 def states(log: MessageLog) -> set[str]:
