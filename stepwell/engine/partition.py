@@ -5,13 +5,14 @@ dead letters, verdicts (of each attempt only the last revision), seals, snapshot
 which a restart has to fold again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from stepwell.engine.cover import Cover, Covers, phase_of
 from stepwell.engine.detector_worker import EventCodec
+from stepwell.engine.doubt import Suspects, in_doubt, unexpected
 from stepwell.engine.findings import DEAD_LETTER_KINDS, Finding
-from stepwell.engine.fold import adopt, apply, content_digest
+from stepwell.engine.fold import adopt, apply, content_digest, copy_attempt
 from stepwell.engine.letters import Fetch, letter_of
 from stepwell.engine.loop import Processor
 from stepwell.engine.ports import OutgoingRecord, RecordBatch, TopicPartition
@@ -22,7 +23,7 @@ from stepwell.engine.timers import Timeouts, due_facts, seal_if_complete
 from stepwell.engine.verdict import mark_published, pending_verdict
 from stepwell.events.codec import PREFIX_BYTES, SCHEMA_HEADER
 from stepwell.events.guards import check_time
-from stepwell.events.model import Headers, PositionSaved
+from stepwell.events.model import Event, Headers, PositionSaved
 from stepwell.exceptions import DecodeError, EncodeError, EventError
 
 Notice = Callable[[int, Iterable[Finding] | EventError], None]
@@ -53,6 +54,7 @@ class EpisodePartition(Processor):
         timeouts: how long to wait for what.
         worker_id: stands in dead letters and engine facts.
         fetch: reads an older record of the partition, for dead letters.
+        suspects: episodes (keys) that the fold has raised for; see `stepwell.engine.doubt`.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class EpisodePartition(Processor):
         timeouts: Timeouts,
         worker_id: str,
         fetch: Fetch,
+        suspects: Suspects[bytes] | None = None,
     ) -> None:
         self.position = position
         self.episodes: dict[bytes, EpisodeState] = {}
@@ -76,6 +79,7 @@ class EpisodePartition(Processor):
         self._timeouts = timeouts
         self._worker_id = worker_id
         self._fetch = fetch
+        self._suspects: Suspects[bytes] = Suspects() if suspects is None else suspects
         self._fingerprints: dict[bytes, str] = {}
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
@@ -130,9 +134,12 @@ class EpisodePartition(Processor):
 
         Returns:
             The episodes touched (by key), each with the offset of its first record in the batch.
+
+        Raises:
+            StateDoubtError: the fold raised; restore, and fold again with the same suspects.
         """
         touched: dict[bytes, int] = {}
-        decode, episodes, partition = self._codec.decode_event, self.episodes, self._partition
+        decode, episodes, partition, careful = self._codec.decode_event, self.episodes, self._partition, self._suspects
         new_position = tuple.__new__
         for index, (offset, timestamp, key, value, headers) in enumerate(
             zip(batch.offsets, batch.timestamps, batch.keys, batch.values, batch.headers, strict=True)
@@ -153,7 +160,17 @@ class EpisodePartition(Processor):
             if key not in touched:
                 touched[key] = offset  # type: ignore[index]
             position = new_position(Position, (partition, offset, timestamp, fingerprint, content_digest(value)))
-            findings = apply(state, event, position)
+            try:
+                change = apply_or_undo if careful and key in careful else apply
+                findings = change(state, event, position)
+            except DecodeError as error:
+                notice(index, error)
+                continue
+            except MemoryError:
+                raise
+            except Exception as error:
+                careful.add(key)  # type: ignore[arg-type]
+                raise in_doubt(f"{self._source.topic}/{partition} offset {offset}", error) from error
             if findings:
                 notice(index, findings)
         return touched
@@ -304,6 +321,30 @@ class EpisodePartition(Processor):
             fold_hash=FOLD_HASH,
         )
         return outgoing(self._codec, saved, self._partition)
+
+
+def apply_or_undo(state: EpisodeState, event: Event, position: Position) -> Sequence[Finding]:
+    """As `stepwell.engine.fold.apply`, but a state as it was before where that raises.
+
+    Raises:
+        DecodeError: reason ``unexpected``.
+    """
+    attempts = dict(state.attempts)
+    before = {
+        number: copy_attempt(attempt)
+        for number in (event.attempt, event.attempt + 1)  # no other attempt can be touched
+        if isinstance(attempt := attempts.get(number), AttemptState)
+    }
+    try:
+        return apply(state, event, position)
+    except MemoryError:
+        raise
+    except Exception as error:
+        state.attempts = attempts
+        for number, kept in before.items():
+            for name in kept.__struct_fields__:  # into the same object: covers hold it too
+                setattr(attempts[number], name, getattr(kept, name))
+        raise unexpected(event.TYPE, error) from error
 
 
 def _holds(state: EpisodeState, attempt: int, offset: int) -> bool:

@@ -48,7 +48,11 @@ class RecordBatch:
 
 
 class OutgoingRecord(NamedTuple):
-    """A record to be appended. ``partition`` None: chosen from the key by murmur2, as Kafka's Java client does."""
+    """A record to be appended. ``partition`` None: chosen from the key by murmur2, as Kafka's Java client does.
+
+    Every log takes one of up to `stepwell.events.guards.MAX_STORED_BYTES`, key and headers counted
+    (`stepwell.events.guards.stored_bytes`); one of 1 % more is refused with `LogError`, by ``send`` or by ``flush``.
+    """
 
     topic: str
     key: bytes | None

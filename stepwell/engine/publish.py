@@ -1,20 +1,18 @@
 """From a record to what goes to the log: encoded, with topic and key; and dead letters for what could not be used."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from stepwell.engine.ports import OutgoingRecord, RecordBatch
+from stepwell.events.guards import LETTER_KEY_MAX, MAX_STORED_BYTES, stored_bytes
 from stepwell.events.model import DeadLetter, HeaderField, Headers, LogRecord
 from stepwell.events.routing import key_of, topic_of
 from stepwell.exceptions import EncodeError
 
 DETAIL_MAX = 500
 """Longest ``detail`` of a dead letter (characters)."""
-
-KEY_MAX = 10_000
-"""Longest key that a dead letter without its raw bytes keeps (bytes)."""
 
 
 class Encoder(Protocol):
@@ -28,10 +26,26 @@ def outgoing(encoder: Encoder, record: LogRecord, partition: int | None = None) 
     """The record as it goes to the log: to the partition of its key, or to ``partition``.
 
     Raises:
-        EncodeError: it does not fit its schema.
+        EncodeError: it does not fit its schema, or no log takes it (reason ``too-large``).
     """
     value, headers = encoder.encode(record)
-    return OutgoingRecord(topic_of(record), key_of(record), value, headers, partition)
+    made = OutgoingRecord(topic_of(record), key_of(record), value, headers, partition)
+    check_size(made)
+    return made
+
+
+def check_size(record: OutgoingRecord) -> None:
+    """Judge whether every log takes a record with its key and headers.
+
+    Raises:
+        EncodeError: reason ``too-large``.
+    """
+    size = stored_bytes(record.key, record.value, record.headers)
+    if size > MAX_STORED_BYTES:
+        raise EncodeError(
+            f"{size} bytes with key and headers are more than the {MAX_STORED_BYTES} of a record in the log",
+            reason="too-large",
+        )
 
 
 def all_outgoing(encoder: Encoder, records: Iterable[LogRecord], partition: int | None = None) -> list[OutgoingRecord]:
@@ -40,19 +54,43 @@ def all_outgoing(encoder: Encoder, records: Iterable[LogRecord], partition: int 
 
 
 def outgoing_letter(encoder: Encoder, letter: DeadLetter) -> OutgoingRecord:
-    """A dead letter as it goes to the log. One that is too large for it leaves the raw bytes where they stand."""
+    """A dead letter as it goes to the log. One that is too large for it leaves raw bytes where they stand.
+
+    Value, headers and the end of the key are left out in turn, the largest first, until the rest fits; ``detail`` says
+    what was left out.
+    """
     try:
         return outgoing(encoder, letter)
     except EncodeError as error:
-        size = len(letter.source_value or b"")
-        short = msgspec.structs.replace(
-            letter,
-            source_key=(letter.source_key or b"")[:KEY_MAX],
-            source_value=None,
-            source_headers=(),
-            detail=_shorten(f"{size} bytes were left at their place ({error.reason}); {letter.detail}"),
-        )
-        return outgoing(encoder, short)
+        failure = error
+    reason = failure.reason
+    cuts: list[tuple[int, str, dict[str, Any]]] = [
+        (len(letter.source_value or b""), "value", {"source_value": None}),
+        (stored_bytes(None, None, _plain(letter.source_headers)), "headers", {"source_headers": ()}),
+        (
+            len((letter.source_key or b"")[LETTER_KEY_MAX:]),
+            "key",
+            {"source_key": (letter.source_key or b"")[:LETTER_KEY_MAX]},
+        ),
+    ]
+    fields: dict[str, Any] = {}
+    left_out: dict[str, int] = {}
+    for size, name, cut in sorted(cuts, key=lambda entry: entry[0], reverse=True):
+        fields |= cut
+        if size:
+            left_out[name] = size
+        place = f"left at their place ({' and '.join(left_out)}: {reason})"
+        detail = _shorten(f"{sum(left_out.values())} bytes were {place}; {letter.detail}")
+        short = msgspec.structs.replace(letter, **fields, detail=detail)
+        try:
+            return outgoing(encoder, short)
+        except EncodeError as error:
+            failure = error
+    raise failure  # its own few texts do not fit, which only a defect can bring about
+
+
+def _plain(headers: Iterable[HeaderField]) -> Headers:
+    return tuple((header.name, header.value) for header in headers)
 
 
 def dead_letter(

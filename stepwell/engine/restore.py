@@ -10,6 +10,7 @@ Nothing is ever reset: where a needed record is below the log's start, `Position
 """
 
 from stepwell.engine.detector_worker import EventCodec
+from stepwell.engine.doubt import Suspects
 from stepwell.engine.loop import Report
 from stepwell.engine.partition import EpisodePartition, Markers
 from stepwell.engine.ports import Consumer, MessageLog, RecordBatch, TopicPartition, Watermarks
@@ -60,6 +61,7 @@ class EngineRestore:
         self._timeouts = timeouts
         self._worker_id = worker_id
         self._report = report
+        self._suspects: Suspects[bytes] = Suspects()
 
     def __call__(self, source: TopicPartition, committed: int | None, consumer: Consumer) -> EpisodePartition:
         """The state at the committed position.
@@ -67,6 +69,7 @@ class EngineRestore:
         Raises:
             PositionLostError: records that are needed are gone.
             LogError: committed position and snapshots contradict each other.
+            StateDoubtError: the fold raised; restore once more.
         """
         saved = self._read_saved(source, consumer)
         for _ in range(SETTLE_TRIES):
@@ -85,6 +88,7 @@ class EngineRestore:
             timeouts=self._timeouts,
             worker_id=self._worker_id,
             fetch=lambda offset: self._fetch(source, offset),
+            suspects=self._suspects,
         )
         refolded = _adopt_all(partition, saved)
         rewind = min(

@@ -28,7 +28,7 @@ from stepwell.events.ids import event_id_text
 from stepwell.events.model import Event, Headers, LogRecord
 from stepwell.events.schemas import SchemaSource, SchemaVersion, packaged_schemas
 from stepwell.events.upcasters import upcast
-from stepwell.exceptions import DecodeError, EncodeError, UnknownSchemaError
+from stepwell.exceptions import DecodeError, EncodeError, EventError, UnknownSchemaError
 
 MAGIC = 0
 PREFIX_BYTES = 5
@@ -102,9 +102,15 @@ class Codec:
 
         Raises:
             UnknownSchemaError: no schema is known for it, or id and fingerprint disagree.
-            DecodeError: the bytes hold no record of that schema, or it breaks a guard. ``reason`` says which kind.
+            DecodeError: the bytes hold no record of that schema, or it breaks a guard. ``reason`` says which kind;
+                ``unexpected``: reading it failed by a defect of ours.
         """
-        plan = self._read_plan(value, headers)
+        try:
+            plan = self._read_plan(value, headers)
+        except (EventError, MemoryError):
+            raise
+        except Exception as error:
+            raise _unexpected("its schema", error) from error
         assert value is not None
         end = len(value)
         if end > plan.max_bytes:
@@ -122,6 +128,11 @@ class Codec:
             raise DecodeError(f"{plan.version.entry.type}: a text is no UTF-8: {error}", reason="text") from None
         except (MalformedError, RefusalError) as error:
             raise DecodeError(f"{plan.version.entry.type}: {error}", reason=error.reason) from None
+        except (EventError, MemoryError):
+            raise
+        except Exception as error:
+            # A defect of ours (of an upcaster, of a guard) costs this record and not the pipeline.
+            raise _unexpected(plan.version.entry.type, error) from error
         return cast(LogRecord, record)
 
     def decode_event(self, value: bytes | None, headers: Headers) -> Event:
@@ -286,6 +297,10 @@ def _time(microseconds: int) -> bytes:
 def _second(seconds: int) -> bytes:
     """RFC 3339 up to the second; the many events of one second share it."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
+
+
+def _unexpected(what: str, error: Exception) -> DecodeError:
+    return DecodeError(f"{what}: cannot be read: {type(error).__name__}: {error}", reason="unexpected")
 
 
 def _wrong_end(position: int, end: int) -> None:

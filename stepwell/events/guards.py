@@ -13,12 +13,20 @@ from functools import lru_cache
 
 from stepwell.events import model
 from stepwell.events.catalogue import BY_CLASS
-from stepwell.events.model import Event, LogRecord, Tensor
+from stepwell.events.model import Event, Headers, LogRecord, Tensor
 from stepwell.events.topics import EPISODE_COMMANDS, EPISODE_EVENTS
 from stepwell.exceptions import DecodeError
 
 MAX_RECORD_BYTES = 1_000_000
-"""The largest value of a record (bytes): with headers and key below the 1,048,588 that a Kafka broker takes."""
+"""The largest value of a record that is written (bytes)."""
+
+MAX_STORED_BYTES = 1_048_000
+"""The largest record that every log takes (`stored_bytes`): a Kafka broker takes 1,048,588 with its framing."""
+
+_HEADER_FRAME_BYTES = 10
+
+LETTER_KEY_MAX = 10_000
+"""Longest key under which a dead letter goes to the log (bytes); it holds its source's key as well."""
 
 TIME_LIMIT_US = 253_402_300_800_000_000
 """10000-01-01: what lies beyond has no form in RFC 3339, nor in most databases."""
@@ -51,6 +59,16 @@ class RefusalError(ValueError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def stored_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """The bytes that a record takes in a log: key, value, and each header's name and value with their lengths."""
+    size = len(key or b"") + len(value or b"")
+    for name, content in headers:
+        # A name in ASCII, as usual, has as many bytes as characters.
+        size += _HEADER_FRAME_BYTES + (len(name) if name.isascii() else len(name.encode("utf-8", "surrogatepass")))
+        size += len(content or b"")
+    return size
 
 
 def check_record(record: LogRecord) -> None:

@@ -6,6 +6,7 @@ and everything that is judged per policy has the policy's name.
 
 from stepwell.events import model
 from stepwell.events.catalogue import BY_CLASS
+from stepwell.events.guards import LETTER_KEY_MAX
 from stepwell.events.model import Event, LogRecord
 from stepwell.exceptions import EncodeError
 
@@ -33,7 +34,7 @@ def topic_of(record: LogRecord) -> str:
 def key_of(record: LogRecord) -> bytes:
     """The record's key: which records it must stay in order with.
 
-    A dead letter keeps its source's key (empty where that had none).
+    A dead letter keeps its source's key (empty where that had none), of a very long one the first bytes.
     """
     match record:
         case model.SnapshotTaken():
@@ -41,7 +42,7 @@ def key_of(record: LogRecord) -> bytes:
         case model.PositionSaved():
             return f"checkpoint/{record.partition}".encode()
         case model.DeadLetter():
-            return record.source_key or b""
+            return (record.source_key or b"")[:LETTER_KEY_MAX]
         case model.TelemetrySampled():
             return (record.episode_id or record.worker_id).encode()
         case Event():
