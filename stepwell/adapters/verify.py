@@ -34,6 +34,7 @@ class FoldReport:
         verdicts, snapshots, seals: compared with what the log holds.
         other_folds: snapshots and verdicts by another version of the fold: not comparable bit for bit.
         unread: events that no engine has read yet; they are left out.
+        compared: the episodes of which something was compared.
         differences: one sentence each, in the order of the log.
     """
 
@@ -46,6 +47,7 @@ class FoldReport:
     other_folds: int = 0
     unread: int = 0
     differences: list[str] = field(default_factory=list)
+    compared: set[str] = field(default_factory=set, compare=False)
 
 
 def verify_folds(log: MessageLog, codec: Codec, wanted: Collection[str] | None = None) -> FoldReport:
@@ -138,10 +140,12 @@ class _Verification:
             elif said is not None:
                 self._differ(f"{name}: {POLICY_EVENTS} holds a verdict ({said.outcome}), the fold gives none")
             return
-        self._report.verdicts += 1
         if said.provenance.fold_hash != FOLD_HASH:
             self._report.other_folds += 1
-        elif not same_verdict(folded, said):
+            return
+        self._report.verdicts += 1
+        self._report.compared.add(attempt.episode_id)
+        if not same_verdict(folded, said):
             self._differ(f"{name}: {first_difference(folded, said)}")
 
     def _compare_snapshot(self, attempt: AttemptState, snapshot: SnapshotTaken) -> None:
@@ -150,6 +154,7 @@ class _Verification:
             self._report.other_folds += 1
             return
         self._report.snapshots += 1
+        self._report.compared.add(attempt.episode_id)
         name = f"{_name((attempt.episode_id, attempt.attempt))}: snapshot at offset {snapshot.last_offset}"
         try:
             kept = load(snapshot.state)
@@ -174,6 +179,7 @@ class _Verification:
         if seal is None:
             return  # the engine may write it with its next batch
         self._report.seals += 1
+        self._report.compared.add(attempt.episode_id)
         marker = seal_marker(attempt)
         if (marker.outcome, marker.revision) != (seal.outcome, seal.revision):
             self._differ(

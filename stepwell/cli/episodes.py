@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stepwell.cli.resources import opened_log
-from stepwell.cli.tables import plain_table
+from stepwell.cli.tables import console, counted, plain_table
 from stepwell.exceptions import ConfigurationError, NotFoundError, VerificationError
 
 if TYPE_CHECKING:
@@ -41,23 +41,25 @@ def episodes(
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the latest.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """List episodes, folded from the log."""
-    from rich.console import Console
-
+    """List episodes, folded from the log, by the time at which they were asked for."""
     from stepwell.adapters.history import fold_episodes
+    from stepwell.adapters.runs.summary import requested_at
     from stepwell.events.codec import Codec
 
     known = ("success", "failure", "error", "aborted", "running")
     if outcome is not None and outcome not in known:
         raise ConfigurationError(f"--outcome {outcome}: expected one of {', '.join(known)}")
     codec = Codec()
-    with opened_log() as log:
-        rows = [_row(state) for state in fold_episodes(log, codec).values()]
+    with opened_log(must_exist=True) as log:
+        everything = [_row(state) for state in sorted(fold_episodes(log, codec).values(), key=requested_at)]
     wanted = {"run": run_id, "policy": policy, "outcome": outcome}
-    rows = [row for row in rows if all(value in (None, row[name]) for name, value in wanted.items())]
+    rows = [row for row in everything if all(value in (None, row[name]) for name, value in wanted.items())]
     shown = rows[-limit:]
     if as_json:
         _print_json(shown)
+        return
+    if not shown:
+        typer.echo(_nothing_of(wanted, everything))
         return
     cells = []
     for row in shown:
@@ -65,28 +67,43 @@ def episodes(
         cause = f"{row['failure_type']} ({row['fault']})" if row["failure_type"] else ""
         cells.append((row["episode"], row["policy"], where, row["seed"], row["outcome"], cause, row["steps"]))
     columns = ("episode", "policy", "where", "seed", "outcome", "cause (fault)", "steps")
-    console = Console(highlight=False)
-    console.print(plain_table(*columns, rows=cells, whole=("episode",)))
+    out = console()
+    out.print(plain_table(*columns, rows=cells, whole=("episode", "policy", "outcome")))
     if len(shown) < len(rows):
-        console.print(f"the latest {len(shown)} of {len(rows)}; --limit shows more")
+        out.print(f"the latest {len(shown)} of {len(rows)}; --limit shows more")
+
+
+NAMED_MAX = 20
+"""So many of a log's runs and policies are named where none was found."""
+
+
+def _nothing_of(wanted: "dict[str, str | None]", rows: list[dict[str, Any]]) -> str:
+    """That a list is empty, and what it could have been asked for."""
+    if not rows:
+        return "no episodes in this log yet"
+    asked = " and ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
+    lines = [f"no episodes of {asked}"]
+    for name, plural in (("run", "runs"), ("policy", "policies")):
+        there = list(dict.fromkeys(str(row[name]) for row in rows))
+        more = f" and {len(there) - NAMED_MAX} more" if len(there) > NAMED_MAX else ""
+        lines.append(f"{plural} in this log: {', '.join(there[-NAMED_MAX:])}{more}")
+    return "; ".join(lines)
 
 
 def show(episode: EpisodeArgument, as_json: JsonOption = False) -> None:
     """Show one episode: its attempts, verdicts, certificate and provenance."""
-    from rich.console import Console
-
     from stepwell.engine.replay import fold_history
     from stepwell.events.codec import Codec
     from stepwell.events.plain import as_plain
 
     codec = Codec()
-    with opened_log() as log:
+    with opened_log(must_exist=True) as log:
         history = _history(log, codec, episode)
     folded = fold_history(history)
     if as_json:
         _print_json([as_plain(verdict) for verdict in folded.verdicts.values()])
         return
-    _print_episode(Console(highlight=False), folded, len(history))
+    _print_episode(console(), folded, len(history))
 
 
 def replay(
@@ -96,14 +113,12 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     """Fold an episode again from the log alone, event by event, and compare with the verdict on record."""
-    from rich.console import Console
-
     from stepwell.engine.replay import replay as replay_events
     from stepwell.events.codec import Codec
     from stepwell.events.plain import as_plain
 
     codec = Codec()
-    with opened_log() as log:
+    with opened_log(must_exist=True) as log:
         history = _history(log, codec, episode)
         on_record = _verdicts_on_record(log, codec, history[0][0].episode_id)
     steps = [step for step in replay_events(history) if attempt in (None, step.event.attempt)]
@@ -113,9 +128,9 @@ def replay(
     if as_json:
         _print_json([as_plain(step.event) | {"replay": _step_as_plain(step)} for step in shown])
         return
-    console = Console(highlight=False)
-    _print_replay(console, shown, len(steps) - len(shown))
-    differences = _print_comparison(console, history, on_record)
+    out = console()
+    _print_replay(out, shown, len(steps) - len(shown))
+    differences = _print_comparison(out, history, on_record)
     if differences:
         raise VerificationError(differences[0])
 
@@ -130,26 +145,42 @@ def verify(
 
     Exits with 1 and names the first difference when something differs.
     """
-    from rich.console import Console
-
     from stepwell.adapters.verify import verify_folds
     from stepwell.events.codec import Codec
 
     if bool(episode) == everything:
         raise ConfigurationError("verify wants either episodes or --all")
-    console = Console(highlight=False)
+    out = console()
     codec = Codec()
-    with opened_log() as log:
+    with opened_log(must_exist=True) as log:
         wanted = None if everything else [_resolve(log, name) for name in episode or ()]
         report = verify_folds(log, codec, wanted)
         differences = list(report.differences)
-        _print_fold_report(console, report)
+        _print_fold_report(out, report)
+        if not differences:
+            _check_that_compared(report, wanted)
         if everything:
-            differences += _verify_tables(console, log, codec)
+            differences += _verify_tables(out, log, codec)
     if differences:
         more = f"\n… and {len(differences) - 1} more" if len(differences) > 1 else ""
         raise VerificationError(f"first difference: {differences[0]}{more}")
-    console.print("no difference")
+    out.print("no difference")
+
+
+def _check_that_compared(report: "FoldReport", wanted: "list[str] | None") -> None:
+    """A verification that had nothing to compare is none, and must not look like one that found no difference."""
+    why = "no engine has read {} yet (stepwell work does)"
+    if report.events:
+        why = "{}: going on, and the log holds no verdict, snapshot or seal yet"
+    if report.other_folds:
+        why = "what the log holds of {} was made by another version of the fold"
+    if wanted is None:
+        if (report.events or report.unread) and not report.compared:
+            raise VerificationError(f"nothing to compare: {why.format('the episodes')}")
+        return
+    untouched = [episode_id for episode_id in wanted if episode_id not in report.compared]
+    if untouched:
+        raise VerificationError(f"nothing to compare: {why.format(', '.join(untouched))}")
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -222,86 +253,105 @@ def _print_json(rows: list[dict[str, Any]]) -> None:
         typer.echo(as_text(row))
 
 
-def _print_episode(console: "Console", folded: "FoldedHistory", n_events: int) -> None:
+def _print_episode(out: "Console", folded: "FoldedHistory", n_events: int) -> None:
+    from stepwell.adapters.runs.summary import counting_verdict
     from stepwell.engine.state import AttemptState
 
     state = folded.state
-    console.print(f"{state.episode_id}: {len(state.attempts)} attempts, {n_events} events", markup=False)
+    counting = counting_verdict(state)
+    counts = f"; attempt {counting.attempt} counts" if counting is not None and len(state.attempts) > 1 else ""
+    told = f"{counted(len(state.attempts), 'attempt')}, {counted(n_events, 'event')}{counts}"
+    out.print(f"{state.episode_id}: {told}", markup=False)
     for number, attempt in sorted(state.attempts.items()):
         if not isinstance(attempt, AttemptState):
             continue
-        _print_attempt(console, attempt)
+        _print_attempt(out, attempt)
         verdict = folded.verdicts.get(number)
         if verdict is not None:
-            _print_verdict(console, verdict)
+            _print_verdict(out, verdict)
     for finding in folded.findings:
-        console.print(f"  {finding.kind}: {finding.detail}", markup=False)
+        out.print(f"  {finding.kind}: {finding.detail}", markup=False)
 
 
-def _print_attempt(console: "Console", attempt: "AttemptState") -> None:
+def _print_attempt(out: "Console", attempt: "AttemptState") -> None:
     request = attempt.request
-    console.print(f"\n[bold]attempt {attempt.attempt}[/bold]: {attempt.phase}" + (", sealed" if attempt.sealed else ""))
+    out.print(f"\n[bold]attempt {attempt.attempt}[/bold]: {attempt.phase}" + (", sealed" if attempt.sealed else ""))
     if request is not None:
-        console.print(f"  {request.policy} {request.policy_version} in {request.task}", markup=False)
-        console.print(
+        out.print(f"  {request.policy} {request.policy_version} in {request.task}", markup=False)
+        out.print(
             f"  scene {request.scene}, perturbation {request.perturbation}, seed {request.seed}, "
             f"repetition {request.repetition}, run {attempt.run_id}",
             markup=False,
         )
 
 
-def _print_verdict(console: "Console", verdict: "VerdictIssued") -> None:
+def _print_verdict(out: "Console", verdict: "VerdictIssued") -> None:
     cause = f": {verdict.failure_type}, {verdict.fault}'s fault" if verdict.failure_type else ""
-    console.print(f"  [bold]{verdict.outcome}[/bold]{cause} (revision {verdict.revision})")
+    out.print(f"  [bold]{verdict.outcome}[/bold]{cause} (revision {verdict.revision})")
     if verdict.message:
         for line in verdict.message.splitlines():
-            console.print(f"    {line}", markup=False)
-    console.print(f"  {verdict.n_steps} steps, total reward {verdict.total_reward:g}, autonomous: {verdict.autonomous}")
+            out.print(f"    {line}", markup=False)
+    out.print(
+        f"  {counted(verdict.n_steps, 'step')}, total reward {verdict.total_reward:g}, autonomous: {verdict.autonomous}"
+    )
     for metric in verdict.metrics:
-        console.print(f"    {metric.name} {metric.value:g}", markup=False)
+        out.print(f"    {metric.name} {metric.value:g}", markup=False)
     if verdict.labels:
-        console.print(f"  labels: {', '.join(verdict.labels)}", markup=False)
+        out.print(f"  labels: {', '.join(verdict.labels)}", markup=False)
     certificate = verdict.certificate
     notes = f" ({', '.join(certificate.notes)})" if certificate.notes else ""
-    console.print(
+    out.print(
         f"  evidence {certificate.status}{notes}: {certificate.lost_count} lost, {certificate.late_count} late, "
-        f"{certificate.duplicate_count} doubled, {certificate.violation_count} violations"
+        f"{certificate.duplicate_count} doubled, {counted(certificate.violation_count, 'violation')}"
     )
     origin = verdict.provenance
-    console.print(
+    out.print(
         f"  from partition {origin.partition}, offsets {origin.first_offset} to {origin.last_offset}; "
         f"{origin.simulator} {origin.simulator_version}; fold {origin.fold_hash[:12]}, rules {origin.rule_set}",
         markup=False,
     )
 
 
-def _print_replay(console: "Console", steps: "list[ReplayStep]", left_out: int) -> None:
+def _print_replay(out: "Console", steps: "list[ReplayStep]", left_out: int) -> None:
     if left_out:
-        console.print(f"({left_out} events before these)")
-    console.print(
-        f"{'offset':>7}  {'event':<27}{'step':>5}{'sim s':>9}  {'state':<14} {'reward':>8}  next", markup=False
-    )
-    for step in steps:
-        event = step.event
-        sim_time = "" if event.sim_time is None else f"{event.sim_time:.3f}"
-        owed = f"{step.owes} {step.owes_seq}" if step.owes else ""
-        notes: list[str] = [] if step.fate == "applied" else [step.fate]
-        notes += [f"{step.released} released"] if step.released else []
-        notes += ["paused"] if step.paused else []
-        console.print(
-            f"{step.position.offset:>7}  {event.TYPE + ' ' + str(event.producer_seq):<27}"
-            f"{'' if event.step is None else event.step:>5}{sim_time:>9}  {step.after:<14} {step.total_reward:>8.4g}  "
-            f"{owed:<8}{', '.join(notes)}".rstrip(),
-            markup=False,
-            soft_wrap=True,
+        out.print(f"({counted(left_out, 'event')} before these)")
+    head = ("offset", "event", "step", "sim s", "state", "reward", "next", "")
+    lines = [head, *map(_replay_cells, steps)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, _RIGHT, strict=True)
         )
+        out.print(f" {'  '.join(cells)}".rstrip(), markup=False, soft_wrap=True)
     for step in steps:
         for finding in step.findings:
-            console.print(f"offset {step.position.offset}: {finding.kind}: {finding.detail}", markup=False)
+            out.print(f"offset {step.position.offset}: {finding.kind}: {finding.detail}", markup=False)
+
+
+_RIGHT = (True, False, True, True, False, True, False, False)
+"""Which of the columns of a replay are numbers."""
+
+
+def _replay_cells(step: "ReplayStep") -> tuple[str, ...]:
+    event = step.event
+    notes: list[str] = [] if step.fate == "applied" else [step.fate]
+    notes += [f"{step.released} released"] if step.released else []
+    notes += ["paused"] if step.paused else []
+    return (
+        str(step.position.offset),
+        f"{event.TYPE} {event.producer_seq}",
+        "" if event.step is None else str(event.step),
+        "" if event.sim_time is None else f"{event.sim_time:.3f}",
+        step.after,
+        f"{step.total_reward:.4g}",
+        f"{step.owes} {step.owes_seq}" if step.owes else "",
+        ", ".join(notes),
+    )
 
 
 def _print_comparison(
-    console: "Console", history: "list[tuple[Event, Position]]", on_record: "dict[int, VerdictIssued]"
+    out: "Console", history: "list[tuple[Event, Position]]", on_record: "dict[int, VerdictIssued]"
 ) -> list[str]:
     """Say of each attempt whether the fold agrees with the verdict on record; the differences."""
     from stepwell.adapters.verify import first_difference
@@ -313,12 +363,12 @@ def _print_comparison(
     for number in sorted(folded.state.attempts):
         verdict, said = folded.verdicts.get(number), on_record.get(number)
         if verdict is None:
-            console.print(f"attempt {number}: no end yet, so no verdict")
+            out.print(f"attempt {number}: no end yet, so no verdict")
         elif said is None:
-            console.print(f"attempt {number}: {verdict.outcome}; no engine has judged it yet (stepwell work does)")
+            out.print(f"attempt {number}: {verdict.outcome}; no engine has judged it yet (stepwell work does)")
         elif same_verdict(verdict, said):
             cause = f", {verdict.failure_type}, {verdict.fault}'s fault" if verdict.failure_type else ""
-            console.print(f"attempt {number}: {verdict.outcome}{cause}: [bold]same verdict[/bold] as on record")
+            out.print(f"attempt {number}: {verdict.outcome}{cause}: [bold]same verdict[/bold] as on record")
         else:
             differences.append(f"attempt {number}: {first_difference(verdict, said)}")
     return differences
@@ -345,23 +395,26 @@ def _step_as_plain(step: "ReplayStep") -> dict[str, Any]:
     }
 
 
-def _print_fold_report(console: "Console", report: "FoldReport") -> None:
-    console.print(
-        f"folded {report.events} events of {report.episodes} episodes again; compared {report.verdicts} verdicts, "
-        f"{report.snapshots} snapshots, {report.seals} seals"
+def _print_fold_report(out: "Console", report: "FoldReport") -> None:
+    out.print(
+        f"folded {counted(report.events, 'event')} of {counted(report.episodes, 'episode')} again; compared "
+        f"{counted(report.verdicts, 'verdict')}, {counted(report.snapshots, 'snapshot')}, "
+        f"{counted(report.seals, 'seal')}"
     )
+    if not (report.events or report.unread):
+        out.print("there are no episodes in this log")
     if report.other_folds:
-        console.print(f"{report.other_folds} were made by another version of the fold and are not compared")
+        out.print(f"{report.other_folds} were made by another version of the fold and are not compared")
     if report.unread:
-        console.print(f"{report.unread} events have not been read by an engine yet and are left out")
+        out.print(f"{counted(report.unread, 'event')} in the log not read by an engine yet, and left out")
 
 
-def _verify_tables(console: "Console", log: "MessageLog", codec: "Codec") -> list[str]:
+def _verify_tables(out: "Console", log: "MessageLog", codec: "Codec") -> list[str]:
     from stepwell.cli.resources import opened_database
     from stepwell.projections.audit import audit_tables
     from stepwell.projections.database import connect
 
     with opened_database() as url, connect(url, application="stepwell-verify") as connection:
         audit = audit_tables(log, codec, connection)
-    console.print(f"made {audit.rows} rows again and compared them with the tables")
+    out.print(f"made {counted(audit.rows, 'row')} again and compared them with the tables")
     return [str(difference) for difference in audit.differences]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stepwell.cli.resources import opened_log
-from stepwell.cli.tables import plain_table
+from stepwell.cli.tables import console, counted, plain_table
 from stepwell.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from stepwell.adapters.runs.summary import Summary
     from stepwell.adapters.runs.todo import Todo
     from stepwell.engine.ports import MessageLog
+    from stepwell.engine.state import EpisodeState
 
 EXIT_INTERRUPTED = 130
 RUN_ID_CHARS_MAX = 120
+FAILED_SHOWN = 3
+SHORT_ID = 11
+"""Characters of an episode's id in a line of progress: enough to find it by."""
 
 
 def register(app: typer.Typer) -> None:
@@ -46,6 +50,9 @@ def run(
         int | None, typer.Option(min=1, max=256, help="Episodes side by side; overrides the spec.")
     ] = None,
     retry_errors: Annotated[bool, typer.Option(help="Try episodes again that ended in an error.")] = False,
+    mix_definitions: Annotated[
+        bool, typer.Option(help="Go on under a run id that has episodes of another definition.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Only check the spec and say what would run.")] = False,
 ) -> None:
     """Run a matrix of policies × scenes × seeds × perturbations in real simulators.
@@ -53,36 +60,70 @@ def run(
     The spec is checked whole before anything starts. Ctrl-C ends running episodes as aborted; the same command with
     --run-id runs what is missing.
     """
-    from rich.console import Console
-
     from stepwell.adapters.runs.host import Host
     from stepwell.adapters.runs.identity import hold_identity
     from stepwell.adapters.runs.plan import plan
     from stepwell.adapters.runs.spec import load_spec
+    from stepwell.adapters.runs.summary import summarise
     from stepwell.events.codec import Codec
     from stepwell.settings import get_settings
 
-    console = Console(highlight=False)
+    out = console()
     spec = load_spec(spec_file)
     run_id = _checked_run_id(run_id) if run_id else _new_run_id(spec.run)
     episodes = plan(spec, run_id)
     if check:
-        console.print(f"{spec_file}: fine; {len(episodes)} episodes")
+        out.print(f"{spec_file}: fine; {counted(len(episodes), 'episode')}")
         return
     with opened_log() as log, hold_identity(get_settings().home, run_id) as identity:
+        others = _other_definitions(log, run_id, episodes, go_on=mix_definitions)
         host = Host(log, Codec(), identity, parallel=parallel or spec.parallel, retry_errors=retry_errors)
         todos = host.standing(episodes)
-        console.print(_opening(run_id, todos))
-        interrupted = _run(console, host, todos)
-        summary = _summary(log, todos)
-    print_summary(console, summary)
+        out.print(_opening(run_id, todos))
+        interrupted = _run(out, host, todos)
+        states = _folded(log, todos)
+    summary = summarise(states, planned=len(todos))
+    print_summary(out, summary)
+    if others:
+        out.print(f"not counted here: {counted(others, 'episode')} of another definition under the same run id")
+    _print_failed(out, run_id, states)
     if interrupted or summary.total.missing or summary.total.aborted:
-        console.print(f"to run what is missing: stepwell run {spec_file} --run-id {run_id}", soft_wrap=True)
+        out.print(f"to run what is missing: stepwell run {spec_file} --run-id {run_id}", markup=False, soft_wrap=True)
     if interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def print_summary(console: "Console", summary: "Summary") -> None:
+def _other_definitions(log: "MessageLog", run_id: str, episodes: "list[PlannedEpisode]", *, go_on: bool) -> int:
+    """How many episodes the log has of this run that the plan does not ask for; refused unless ``go_on``."""
+    from stepwell.adapters.runs.definitions import not_planned
+    from stepwell.events.codec import Codec
+
+    others = len(not_planned(log, Codec(), run_id, [episode.episode_id for episode in episodes]))
+    if others and not go_on:
+        raise ConfigurationError(
+            f"run {run_id} has {counted(others, 'episode')} of another definition: the spec was edited since, or is"
+            " another one; give the run another --run-id, or --mix-definitions to go on"
+        )
+    return others
+
+
+def _print_failed(out: "Console", run_id: str, states: "list[EpisodeState]") -> None:
+    """Where to look further: the first few episodes without success."""
+    from stepwell.adapters.runs.summary import counting_verdict
+
+    verdicts = [counting_verdict(state) for state in states]
+    failed = [each for each in verdicts if each is not None and each.outcome in ("failure", "error")]
+    for verdict in failed[:FAILED_SHOWN]:
+        out.print(
+            f"failed: {verdict.episode_id}: {verdict.failure_type} (stepwell show {verdict.episode_id})",
+            markup=False,
+            soft_wrap=True,
+        )
+    if len(failed) > FAILED_SHOWN:
+        out.print(f"… and {len(failed) - FAILED_SHOWN} more: stepwell episodes --run {run_id}")
+
+
+def print_summary(out: "Console", summary: "Summary") -> None:
     """Counts and rates with Wilson intervals, by policy, scene and perturbation."""
     from stepwell.adapters.runs.summary import describe_rate
 
@@ -94,59 +135,60 @@ def print_summary(console: "Console", summary: "Summary") -> None:
         where = group.scene if group.perturbation == "none" else f"{group.scene} + {group.perturbation}"
         rows.append((group.policy, where, tally.planned, rate, causes))
     columns = ("policy", "scene", "planned", "success of scored (95 %)", "cause (fault)")
-    console.print(plain_table(*columns, rows=rows, whole=("policy",)))
+    out.print(plain_table(*columns, rows=rows, whole=("policy",)))
     total = summary.total
-    console.print(
+    out.print(
         f"planned {total.planned} · attempted {total.attempted} · errored {total.errored} · scored {total.scored}"
         + (f" · aborted {total.aborted}" if total.aborted else "")
         + (f" · missing {total.missing}" if total.missing else "")
     )
     scored = describe_rate(total.succeeded, total.scored, total.interval_of_scored)
     everything = describe_rate(total.succeeded, total.scored + total.errored, total.interval_with_errors)
-    console.print(f"success rate, errors excluded:    {scored}")
-    console.print(f"success rate, errors as failures: {everything}")
+    out.print(f"success rate, errors excluded:    {scored}")
+    out.print(f"success rate, errors as failures: {everything}")
 
 
-def _run(console: "Console", host: "Host", todos: "list[Todo]") -> bool:
+def _run(out: "Console", host: "Host", todos: "list[Todo]") -> bool:
     """Run and show progress; whether it was interrupted."""
     stop = threading.Event()
     finished = sum(todo.standing in ("done", "elsewhere") for todo in todos)
-    with _stopped_by_signals(stop, console), _progress(console, len(todos), finished) as progress:
+    with _stopped_by_signals(stop, out), _progress(out, len(todos), finished) as progress:
         host.run(todos, stop, progress)
     return stop.is_set()
 
 
 @contextlib.contextmanager
-def _progress(console: "Console", total: int, finished: int) -> "Iterator[Progress]":
+def _progress(out: "Console", total: int, finished: int) -> "Iterator[Progress]":
     """A bar on a terminal; elsewhere, one line for each attempt."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    if not console.is_terminal:
+    if not out.is_terminal:
         count = itertools.count(finished + 1)
-        yield lambda episode, result: console.print(
-            f"{next(count):>4}/{total}  {_told(episode, result)}", soft_wrap=True
-        )
+        yield lambda episode, result: out.print(f"{next(count):>4}/{total}  {_told(episode, result)}")
         return
     columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Bar(*columns, TextColumn("{task.description}"), console=console) as bar:
+    with Bar(*columns, TextColumn("{task.description}"), console=out) as bar:
         task = bar.add_task("", total=total, completed=finished)
         yield lambda episode, result: bar.update(task, advance=1, description=_told(episode, result))
 
 
 def _told(episode: "PlannedEpisode", result: "AttemptResult") -> str:
-    return f"{episode.policy.name} in {episode.scene}, seed {episode.seed}: {result.ending} ({result.n_steps} steps)"
+    return (
+        f"{episode.episode_id[:SHORT_ID]}  {episode.policy.name} in {episode.scene}, seed {episode.seed}:"
+        f" {result.told()} ({counted(result.n_steps, 'step')})"
+    )
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(stop: threading.Event, console: "Console") -> "Iterator[None]":
+def _stopped_by_signals(stop: threading.Event, out: "Console") -> "Iterator[None]":
     """Ctrl-C and SIGTERM set ``stop``; a second one ends at once, without waiting for the steps that run."""
 
     def handle(_number: int, _frame: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        console.print("ending after the steps that run now; once more to end at once")
+        out.print("ending after the steps that run now; once more to end at once")
 
     earlier = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -165,18 +207,17 @@ def _opening(run_id: str, todos: "list[Todo]") -> str:
         "elsewhere": "with another host",
     }
     parts = [f"{counts[standing]} {text}" for standing, text in told.items() if counts[standing]]
-    return f"run {run_id}: {len(todos)} episodes" + (f" ({', '.join(parts)})" if parts else "")
+    return f"run {run_id}: {counted(len(todos), 'episode')}" + (f" ({', '.join(parts)})" if parts else "")
 
 
-def _summary(log: "MessageLog", todos: "list[Todo]") -> "Summary":
+def _folded(log: "MessageLog", todos: "list[Todo]") -> "list[EpisodeState]":
+    """The run's episodes as the log has them now, in the order of the plan."""
     from stepwell.adapters.history import fold_episodes
-    from stepwell.adapters.runs.summary import summarise
     from stepwell.events.codec import Codec
 
     episode_ids = [todo.episode.episode_id for todo in todos]
     folded = fold_episodes(log, Codec(), episode_ids)
-    states = [folded[episode_id] for episode_id in episode_ids if episode_id in folded]
-    return summarise(states, planned=len(todos))
+    return [folded[episode_id] for episode_id in episode_ids if episode_id in folded]
 
 
 def _new_run_id(name: str) -> str:

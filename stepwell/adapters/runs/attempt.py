@@ -10,12 +10,13 @@ from stepwell.adapters.runs.cause import cause_of
 from stepwell.adapters.runs.plan import PlannedEpisode
 from stepwell.adapters.runs.recorder import AttemptRecorder
 from stepwell.adapters.simulators import Reset, SimulatorDescription, SimulatorProcess, SimulatorSpec
+from stepwell.events.taxonomy import OUTCOME_OF_FAULT, fault_of
 from stepwell.exceptions import StepwellError
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """How an attempt ended, in the host's words (the verdict is the engine's).
+    """How an attempt ended, as the host sees it (the verdict is the engine's).
 
     Attributes:
         ending: ``success``, ``max_steps``, ``terminated``, ``truncated``, ``aborted`` or a failure type.
@@ -24,6 +25,22 @@ class AttemptResult:
 
     ending: str
     n_steps: int
+
+    def told(self) -> str:
+        """The outcome, and the failure type where there is one, in the words of the verdict."""
+        if self.ending == "success":
+            return "success"
+        failure_type = _FAILURE_TYPE_OF.get(self.ending, self.ending)
+        return f"{OUTCOME_OF_FAULT[fault_of(failure_type)]}: {failure_type}"
+
+
+_FAILURE_TYPE_OF = {
+    "max_steps": "task_not_completed",
+    "truncated": "task_not_completed",
+    "terminated": "terminated_early",
+    "aborted": "aborted_by_operator",
+}
+"""The host's endings that are no failure types themselves -> what the engine makes of them."""
 
 
 class WarmPair:

@@ -95,6 +95,15 @@ def counting_verdict(state: EpisodeState) -> VerdictIssued | None:
     return last
 
 
+def requested_at(state: EpisodeState) -> int:
+    """When the episode was asked for first (microseconds since 1970-01-01 UTC); 0 where the log does not tell."""
+    for number in sorted(state.attempts):
+        attempt = state.attempts[number]
+        if isinstance(attempt, AttemptState) and attempt.request is not None:
+            return attempt.request.occurred_at
+    return 0
+
+
 def summarise(episodes: Iterable[EpisodeState], planned: int = 0) -> Summary:
     """Count folded episodes. ``planned``: how many the plan has, where not all may have been asked for yet."""
     total = Tally()
