@@ -11,6 +11,7 @@ import pytest
 
 from stepwell.adapters.logs.partitioner import partition_for_key
 from stepwell.engine.ports import Consumer, OutgoingRecord, Producer, TopicPartition
+from stepwell.events.guards import MAX_STORED_BYTES, stored_bytes
 from stepwell.events.topics import Topic
 from stepwell.exceptions import LogError, PositionLostError, TopicError
 from stepwell.testing.log_lab import LogLab, records_of
@@ -106,6 +107,33 @@ class RecordCases:
         producer = lab.keep(lab.log.producer())
         with pytest.raises(LogError):
             self._send_and_flush(producer, OutgoingRecord(lab.unique("missing"), b"k", b"v"), lab)
+
+    @pytest.mark.parametrize("part", ["value", "key", "header", "headers"])
+    def test_a_record_may_be_as_large_as_the_limit_and_not_much_larger(self, lab: LogLab, part: str) -> None:
+        topic = lab.topic()
+        noise = random.Random(5)
+
+        def record(size: int) -> OutgoingRecord:
+            rest = size - stored_bytes(b"k", b"v", (("h", b""),))
+            match part:
+                case "value":
+                    return OutgoingRecord(topic, b"k", b"v" + noise.randbytes(rest), (("h", b""),), 0)
+                case "key":
+                    return OutgoingRecord(topic, b"k" + noise.randbytes(rest), b"v", (("h", b""),), 0)
+                case "header":
+                    return OutgoingRecord(topic, b"k", b"v", (("h", noise.randbytes(rest)),), 0)
+            each = stored_bytes(None, None, (("h", b""),))
+            return OutgoingRecord(topic, b"k", b"v", (("h", b""),) * (size // each), 0)
+
+        fits = record(MAX_STORED_BYTES)
+        lab.send([fits])
+        (came,) = lab.read(topic, 1)
+        assert (came.key, came.value, came.headers) == (fits.key, fits.value, fits.headers)
+        if part == "headers":
+            return  # a broker packs small ones more tightly than the limit counts them
+        producer = lab.keep(lab.log.producer())
+        with pytest.raises(LogError):
+            self._send_and_flush(producer, record(MAX_STORED_BYTES * 101 // 100), lab)
 
     def test_a_partition_that_does_not_exist_is_refused(self, lab: LogLab) -> None:
         producer = lab.keep(lab.log.producer())

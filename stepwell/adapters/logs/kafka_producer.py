@@ -20,6 +20,9 @@ __all__ = ["KafkaProducer", "KafkaTransactionalProducer"]
 TRANSACTION_TIMEOUT_MS = 60_000
 """After this the broker aborts a transaction whose producer is gone; until then readers of committed records wait."""
 
+BROKER_MAX_BYTES = 1_048_588
+"""Default of the broker's message.max.bytes: the largest batch, and so the largest record with all its framing."""
+
 _CLOSE_TIMEOUT_S = 10.0
 OVERDUE_S = 20.0
 """How long adding positions may take (s) before the client counts as stuck. Usually it takes milliseconds."""
@@ -35,6 +38,8 @@ def _producer_options(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[
         # Less than half of gzip's CPU time on both sides, for a sixth more bytes. aiokafka reads it with cramjam, which
         # the extra "kafka" brings.
         "compression.type": "lz4",
+        # What a broker takes unless told otherwise. The driver's own default is less, and would refuse what fits.
+        "message.max.bytes": BROKER_MAX_BYTES,
         "linger.ms": 5,
         "batch.num.messages": 10_000,
         "queue.buffering.max.messages": 50_000,

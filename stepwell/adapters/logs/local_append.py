@@ -11,11 +11,16 @@ import msgspec
 from stepwell.adapters.logs.local_store import Store, address_of, now_us
 from stepwell.adapters.logs.partitioner import Partitioner, partition_for_key
 from stepwell.engine.ports import OutgoingRecord, TopicPartition
+from stepwell.events.guards import MAX_STORED_BYTES, stored_bytes
 from stepwell.events.model import Headers
 from stepwell.exceptions import LogError, TopicError
 
 encode_headers = msgspec.msgpack.Encoder().encode
 decode_headers = msgspec.msgpack.Decoder(Headers).decode
+
+
+_PACKED_FACTOR = 4
+"""A header takes three packed bytes at least, and ten and its own in `stored_bytes`."""
 
 
 class TopicSlots(NamedTuple):
@@ -56,6 +61,16 @@ class Catalog:
         return slots[source.partition]
 
 
+def _check_size(topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    """The same limit as Kafka's, so that what works here works there."""
+    size = stored_bytes(key, value, headers)
+    if size > MAX_STORED_BYTES:
+        raise LogError(
+            f"{topic}: a record of {size} bytes with key and headers is larger than the {MAX_STORED_BYTES} that a log "
+            "takes; large observations belong in artifacts, the event holds their digest"
+        )
+
+
 def read_topic(connection: sqlite3.Connection, name: str) -> TopicSlots | None:
     """A topic's slots; None where there is no such topic."""
     row = connection.execute("SELECT compacted FROM topics WHERE topic = ?", (name,)).fetchone()
@@ -94,7 +109,8 @@ class Outbox:
 
         Raises:
             TopicError: no such topic or partition.
-            LogError: a key or value that is not bytes; a record without a key for a compacted topic.
+            LogError: a key or value that is not bytes; a record without a key for a compacted topic; one that is
+                larger than `MAX_STORED_BYTES`.
         """
         # The hot loop of every append: names are local, and a record costs a few look-ups and three list appends.
         columns, topic_of, choose = self._columns, self._catalog.topic, self._partitioner.choose
@@ -118,11 +134,17 @@ class Outbox:
             column = columns.get(slot)
             if column is None:
                 column = columns[slot] = _Column()
+            packed = encode_headers(headers) if headers else None
+            value_size = len(value) if value is not None else 0
+            # Never below `stored_bytes`, and at hand.
+            bound = value_size + (len(key) if key is not None else 0) + (_PACKED_FACTOR * len(packed) if packed else 0)
+            if bound > MAX_STORED_BYTES:
+                _check_size(topic, key, value, headers)
             column.keys.append(key)
             column.values.append(value)
-            column.headers.append(encode_headers(headers) if headers else None)
+            column.headers.append(packed)
             count += 1
-            size += len(value) if value is not None else 0
+            size += value_size
         self.count += count
         self.size += size
 
