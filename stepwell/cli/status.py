@@ -1,12 +1,15 @@
-"""``stepwell status``: what is running, what is stuck and on whom, how far behind we are."""
+"""``stepwell status``: what is running, what is stuck and on whom, how far behind we are, as of when."""
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stepwell.cli.resources import opened_database
+from stepwell.cli.tables import console as terminal
 from stepwell.cli.tables import plain_table
 
 if TYPE_CHECKING:
@@ -26,33 +29,73 @@ def status(
         bool, typer.Option("--partitions", help="How far behind each partition is, also those that are caught up.")
     ] = False,
 ) -> None:
-    """Show what is running now, what is stuck and on whom, and how far behind the tables are."""
+    """Show what is running now, what is stuck and on whom, how far behind the tables are, and who reports."""
     from stepwell.projections.overview import read_overview
 
     with opened_database() as url:
         overview = read_overview(url)
     if as_json:
-        answer = {"running": overview.running, "stuck": overview.stuck, "lag": overview.lag}
-        print(json.dumps(answer, indent=2, default=lambda value: value.isoformat()))
+        print(json.dumps(asdict(overview), indent=2, default=lambda value: value.isoformat()))
         return
 
-    from rich.console import Console
-
-    console = Console()
+    console = terminal()
+    warning = staleness(overview.freshness)
+    then = "" if warning is None else ", as of then"
+    if warning is not None:
+        console.print(warning, style="bold")
     if overview.running:
-        console.print(_running(overview.running))
+        console.print(_running(overview.running, "Running now" if warning is None else "Running, as of then"))
     else:
-        console.print("Running now: nothing.")
+        console.print("Running now: nothing." if warning is None else "Running, as of then: nothing.")
     if overview.stuck:
-        console.print(_stuck(overview.stuck))
+        console.print(_stuck(overview.stuck, then))
     else:
-        console.print(f"Stuck (nothing logged for {overview.stuck_after_s:g} s): nothing.")
-    console.print(_lag(overview.lag, partitions))
+        console.print(f"Stuck (nothing logged for {overview.stuck_after_s:g} s){then}: nothing.")
+    console.print(_lag(overview.lag, partitions, overview.freshness["seen_s_ago"]))
+    console.print(dead_letters(overview.dead_letters))
+    console.print(workers(overview.workers), markup=False)
 
 
-def _running(rows: list[dict[str, Any]]) -> "Table":
+def staleness(freshness: dict[str, Any]) -> str | None:
+    """The line that stands above everything while the tables do not say what is true now; None while they do."""
+    if freshness["state"] == "current":
+        return None
+    if freshness["seen_at"] is None:
+        return "As of: unknown; no projector has reported yet. Start one with: stepwell projector"
+    since = "an unknown moment" if freshness["as_of"] is None else _moment(freshness["as_of"], freshness["age_s"])
+    if freshness["state"] == "behind":
+        return f"As of {since}: the projector is behind."
+    return f"As of {since}: the projector has not reported for {_duration(freshness['seen_s_ago'])}."
+
+
+def dead_letters(found: dict[str, Any]) -> str:
+    """How many records could not be used, and when the newest came."""
+    if not found["count"]:
+        return "Dead letters: none."
+    return f"Dead letters: {found['count']}, newest {_duration(found['newest_s_ago'])} ago."
+
+
+def workers(found: list[dict[str, Any]]) -> str:
+    """Who reports, and who no longer does."""
+    from stepwell.structured_logging import escape_text
+
+    alive = ", ".join(escape_text(f"{w['worker_id']} on {w['host']}") for w in found if not w["silent"])
+    gone = ", ".join(
+        escape_text(f"{w['worker_id']} on {w['host']} (for {_duration(w['heard_s_ago'])})")
+        for w in found
+        if w["silent"]
+    )
+    said = f"Workers that report: {alive or 'none (none runs, or with --no-telemetry)'}."
+    return said + (f"\nWorkers no longer heard of: {gone}." if gone else "")
+
+
+def _moment(at: datetime, seconds_ago: float) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC ({_duration(seconds_ago)} ago)"
+
+
+def _running(rows: list[dict[str, Any]], title: str) -> "Table":
     return _table(
-        f"Running now: {len(rows)}", rows,
+        f"{title}: {len(rows)}", rows,
         {
             "episode": lambda r: f"{r['episode_id']}/{r['attempt']}", "policy": lambda r: r["policy"],
             "task": lambda r: r["task"], "scene": lambda r: r["scene"],
@@ -63,9 +106,9 @@ def _running(rows: list[dict[str, Any]]) -> "Table":
     )  # fmt: skip
 
 
-def _stuck(rows: list[dict[str, Any]]) -> "Table":
+def _stuck(rows: list[dict[str, Any]], then: str) -> "Table":
     return _table(
-        f"Stuck: {len(rows)}", rows,
+        f"Stuck{then}: {len(rows)}", rows,
         {
             "episode": lambda r: f"{r['episode_id']}/{r['attempt']}", "policy": lambda r: r["policy"],
             "phase": lambda r: r["phase"], "stuck on": lambda r: r["stuck_on"],
@@ -75,7 +118,7 @@ def _stuck(rows: list[dict[str, Any]]) -> "Table":
     )  # fmt: skip
 
 
-def _lag(rows: list[dict[str, Any]], partitions: bool) -> Any:
+def _lag(rows: list[dict[str, Any]], partitions: bool, seen_s_ago: float | None) -> Any:
     if not rows:
         return "How far behind: no projector has run yet. Start one with: stepwell projector"
     if partitions:
@@ -89,7 +132,7 @@ def _lag(rows: list[dict[str, Any]], partitions: bool) -> Any:
         )  # fmt: skip
     shown = [row for row in by_topic(rows) if row["state"] != "caught up"]
     if not shown:
-        return f"How far behind: not at all ({len(rows)} partitions)."
+        return f"How far behind: not at all, as of {_duration(seen_s_ago)} ago ({len(rows)} partitions)."
     return _table(
         "How far behind (--partitions shows each)", shown,
         {

@@ -176,9 +176,10 @@ def _detector(settings: "Settings", log: "MessageLog", codec: "Codec", slot: str
 
 
 def _projector(settings: "Settings", log: "MessageLog", codec: "Codec", slot: str, stop: "StopFlag") -> None:
+    from stepwell.adapters.database import database_server
     from stepwell.engine import detector_worker, restore
     from stepwell.projections.projector import Projector
 
     watch = {restore.GROUP: restore.TOPICS, detector_worker.GROUP: detector_worker.TOPICS}
-    with opened_database(settings.database) as url:
-        Projector(log, url, codec, slot=slot, watch=watch).run(stop)
+    with database_server(settings.database) as locate:
+        Projector(log, locate(), codec, slot=slot, watch=watch, locate=locate).run(stop)

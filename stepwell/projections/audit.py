@@ -17,6 +17,7 @@ from stepwell.exceptions import EventError
 from stepwell.projections import queries
 from stepwell.projections.copy_format import TYPE_NAMES, encode_rows
 from stepwell.projections.database import Connection
+from stepwell.projections.migrate import require_current
 from stepwell.projections.projector import GROUP
 from stepwell.projections.rows import PROJECTED_TOPICS, project
 from stepwell.projections.tables import KINDS, Kind, Values
@@ -76,8 +77,11 @@ def audit_tables(log: MessageLog, codec: Codec, connection: Connection, sink: st
     """Compare the tables with the log, in one snapshot of the database; writes to temporary tables only.
 
     Raises:
+        MigrationError: the schema is not this version's, or there are no tables yet.
         LogUnavailableError: the log stopped answering.
     """
+    server = connection.info
+    require_current(f"postgresql://{server.user}@{server.host}:{server.port}/{server.dbname}", connection)
     audit = TableAudit(0, [])
     with connection.transaction(force_rollback=True):
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

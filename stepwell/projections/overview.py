@@ -16,14 +16,23 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Rows of the views ``running_now``, ``stuck_episodes`` and ``pipeline_lag``, as of one moment.
+    """What the database says, in one snapshot.
 
-    ``stuck_after_s``: for how long (s) nothing must have been logged about an attempt for it to count as stuck.
+    Attributes:
+        freshness: the row of ``projection_freshness``: as of when all this holds.
+        running, stuck, lag: rows of the views ``running_now``, ``stuck_episodes`` and ``pipeline_lag``.
+        dead_letters: how many (``count``), and when the newest was logged (``newest_at``, ``newest_s_ago``).
+        workers: each worker that published telemetry in the last hour, when (``heard_at``, ``heard_s_ago``), and
+            whether it is ``silent`` now.
+        stuck_after_s: for how long (s) nothing must have been logged about an attempt for it to count as stuck.
     """
 
+    freshness: Record
     running: list[Record]
     stuck: list[Record]
     lag: list[Record]
+    dead_letters: Record
+    workers: list[Record]
     stuck_after_s: float
 
 
@@ -39,5 +48,13 @@ def read_overview(url: str) -> Overview:
         require_current(url, connection)
         with connection.transaction(), connection.cursor(row_factory=dict_row) as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            answers = [cursor.execute(sql[name]).fetchall() for name in ("running", "stuck", "lag", "threshold")]
-    return Overview(answers[0], answers[1], answers[2], answers[3][0]["value"])
+            found = {name: cursor.execute(statement).fetchall() for name, statement in sql.items()}
+    return Overview(
+        freshness=found["freshness"][0],
+        running=found["running"],
+        stuck=found["stuck"],
+        lag=found["lag"],
+        dead_letters=found["dead_letters"][0],
+        workers=found["workers"],
+        stuck_after_s=found["threshold"][0]["value"],
+    )

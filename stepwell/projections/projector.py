@@ -10,7 +10,7 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import structlog
 
@@ -56,6 +56,8 @@ class Projector:
         batch_records: the most records of one poll.
         statement_timeout_s: the database gives up on a statement after so long; this side gives up on a whole batch,
             whose server may have vanished without a word, after twice that.
+        locate: gives the URL anew before each connection, and sees to it that the server runs where that is its task;
+            may raise `DatabaseUnavailableError`. None: the URL stays.
     """
 
     def __init__(
@@ -70,9 +72,11 @@ class Projector:
         watch: Mapping[str, Sequence[str]] | None = None,
         batch_records: int = _BATCH_RECORDS,
         statement_timeout_s: float = 30.0,
+        locate: Callable[[], str] | None = None,
     ) -> None:
         self._message_log = log
         self._url = database_url
+        self._locate = locate
         self._codec = codec
         self._group = group
         self._name = f"{group}-{slot}"
@@ -153,7 +157,7 @@ class Projector:
             return
         try:
             with _without_collector():
-                items = self._items(batch)
+                items, given_up = self._items(batch)
             with named_errors(self._url), self._deadline.on(self._connection):
                 written = self._writer.write(batch, items)
         except SinkFencedError as error:
@@ -168,23 +172,30 @@ class Projector:
         self._placed[batch.source] = batch.end
         self.batches_written += 1
         self.records_written += len(batch)
-        for index, reason in written.refused:
-            _log.warning(
-                "the database refused a record, it is a dead letter now", projector=self._name, reason=reason,
-                topic=batch.source.topic, partition=batch.source.partition, offset=batch.offsets[index],
-            )  # fmt: skip
+        if given_up or written.refused:
+            self._say_set_aside(batch, sorted([*given_up, *written.refused]))
 
-    def _items(self, batch: RecordBatch) -> list[Item]:
-        """The rows of every record; of a record that nobody can read, its dead-letter row."""
-        items = []
+    def _items(self, batch: RecordBatch) -> tuple[list[Item], list[tuple[int, str]]]:
+        """The rows of every record, and place and reason of each that nobody can read."""
+        items: list[Item] = []
+        given_up: list[tuple[int, str]] = []
         for index in range(len(batch)):
             try:
                 rows = project(self._codec, batch, index)
             except EventError as error:
                 rows = (set_aside(batch, index, "unreadable", error.reason, str(error), self._name),)
+                given_up += [(index, error.reason)]
             if rows:
                 items.append(Item(index, rows))
-        return items
+        return items, given_up
+
+    def _say_set_aside(self, batch: RecordBatch, found: list[tuple[int, str]]) -> None:
+        """One line a batch, however many there are: a broken producer makes thousands."""
+        _log.warning(
+            "records became dead letters", projector=self._name, topic=batch.source.topic,
+            partition=batch.source.partition, count=len(found), first_offset=batch.offsets[found[0][0]],
+            reasons=sorted({reason for _, reason in found}), look="table stepwell.dead_letters",
+        )  # fmt: skip
 
     # --- partitions ---
 
@@ -248,6 +259,8 @@ class Projector:
         if self._connection is not None or time.monotonic() < self._retry_at:
             return
         try:
+            if self._locate is not None:
+                self._url = self._locate()
             connection = connect(
                 self._url, application=self._name, statement_timeout_s=self._statement_timeout_s, connect_timeout_s=5.0
             )

@@ -99,6 +99,19 @@ class EmbeddedPostgres:
                 self._keep.touch(mode=0o600)
             return self.url()
 
+    def revive(self) -> str:
+        """Start the server again if it died; where somebody stopped it, it stays down. The URL, for its users.
+
+        A server that is stopped takes its lock file away; one that was killed leaves it behind.
+
+        Raises:
+            DatabaseUnavailableError: it was stopped, or did not come up.
+        """
+        with exclusive(self.directory / "start.lock"):
+            if self._server_pid() is None and (self._data / "postmaster.pid").exists():
+                self._launch()
+            return self.url()
+
     def stop(self, *, force: bool = False) -> bool:
         """Leave; end the server when nobody else uses it and nobody asked to keep it. Whether it is down now.
 

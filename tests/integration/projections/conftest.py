@@ -88,6 +88,14 @@ class Running:
         admin.close()
         self.wait(lambda: all(self.projector.positions.get(source, -1) >= end for source, end in ends.items()))
 
+    def wait_reported(self) -> None:
+        """Until the database says that all which is in the log now is in its tables."""
+        self.wait_caught_up()
+        now = time.time()
+        newest = "SELECT extract(epoch FROM as_of) FROM stepwell.projection_freshness"
+        with psycopg.connect(self.projector._url, autocommit=True) as connection:
+            self.wait(lambda: any((at or 0) >= now for (at,) in connection.execute(newest)))
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -55,17 +56,27 @@ def test_from_an_empty_machine_to_the_three_answers(home: Path, stepwell: Stepwe
         facts.snapshot("e-[31m1", since_at=long_ago, last_event_at=long_ago, owes="agent"),
     ])  # fmt: skip
     with Running(Projector(log, url, facts.CODEC), log) as projector:
-        projector.wait_caught_up()
+        projector.wait_reported()
+        shown = stepwell("status").stdout
+        assert "As of" not in shown
     log.close()
-
-    shown = stepwell("status").stdout
     assert "Running now: 1" in shown
     assert "Stuck: 1" in shown
     assert "e-[31m1/1" in shown  # markup in a name is only a name
-    assert "How far behind: not at all" in shown
+    assert re.search(r"How far behind: not at all, as of [0-9.]+ s ago \(", shown)
+    assert "Dead letters: none." in shown
+    assert "Workers that report: none" in shown
     answer = json.loads(stepwell("status", "--json").stdout)
     assert [row["stuck_on"] for row in answer["stuck"]] == ["agent"]
     assert {row["consumer"] for row in answer["lag"]} == {"stepwell-projector"}
+    with psycopg.connect(url) as connection:
+        connection.execute("UPDATE stepwell.sink_offsets SET seen_at = seen_at - interval '1 h'")
+        connection.execute("UPDATE stepwell.sink_offsets SET complete_until = complete_until - interval '1 h'")
+    stale = stepwell("status").stdout
+    assert re.match(r"As of .* UTC \(1 h 00 min ago\): the projector has not reported for 1 h 00 min\.", stale)
+    assert "Running, as of then: 1" in stale
+    assert "as of then: nothing." in stale  # nothing was stuck an hour ago
+    assert json.loads(stepwell("status", "--json").stdout)["freshness"]["state"] == "silent"
     with psycopg.connect(url) as connection:  # other commands came and went, the server was asked to stay
         connection.execute("SELECT 1")
     assert stepwell("db", "stop").stdout == "Stopped.\n"

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
 from stepwell.engine.ports import MessageLog, TopicPartition
+from stepwell.exceptions import DatabaseUnavailableError
 from stepwell.projections.migrate import migrate
 from stepwell.projections.projector import Projector
 from tests.integration.projections import facts
@@ -117,6 +119,53 @@ def test_postgres_is_killed_in_the_middle_and_comes_back(tmp_path: Path, log: Me
         assert counts(url) == expected_counts()
     finally:
         server.stop(force=True)
+
+
+def test_an_embedded_server_that_was_killed_is_started_again_by_the_projector_and_a_stopped_one_is_not(
+    tmp_path: Path,
+) -> None:
+    server = EmbeddedPostgres(tmp_path / "database", fast=True)
+    log = open_log(f"local:{tmp_path / 'log'}")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPWELL_")}
+    environment["STEPWELL_HOME"] = str(tmp_path)
+    migrate(url := server.start())
+    facts.publish(log, facts.episode("e-1", 3))
+    command = [sys.executable, "-m", "stepwell", "projector", "--no-telemetry"]
+    with (tmp_path / "said").open("w") as said:
+        projector = subprocess.Popen(command, env=environment, stderr=said)
+    try:
+        for episodes in (1, 2, 3):
+            wait_until(lambda count=episodes: reached(server, count), projector)  # type: ignore[misc]
+            server.kill9()
+            facts.publish(log, facts.episode(f"e-{episodes + 1}", 3))
+        wait_until(lambda: reached(server, 4), projector)
+        assert server.url() == url
+        server.stop(force=True)
+        wait_until(lambda: (tmp_path / "said").read_text().count("database is away") == 4, projector)
+        assert not server.running
+    finally:
+        projector.terminate()
+        projector.wait(60)
+        server.stop(force=True)
+        log.close()
+    assert projector.returncode == 0
+
+
+def reached(server: EmbeddedPostgres, episodes: int) -> bool:
+    """Whether the server runs and has so many episodes. It is not this process that starts it."""
+    try:
+        with psycopg.connect(server.url()) as connection:
+            return connection.execute("SELECT count(*) FROM stepwell.episodes").fetchone() == (episodes,)
+    except (DatabaseUnavailableError, psycopg.OperationalError, OSError):
+        return False
+
+
+def wait_until(ready: Callable[[], bool], process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 90
+    while not ready():
+        assert process.poll() is None, "the projector ended"
+        assert time.monotonic() < deadline, "not within 90 s"
+        time.sleep(0.1)
 
 
 class SilentProxy:

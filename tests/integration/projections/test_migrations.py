@@ -8,6 +8,7 @@ import pytest
 
 from stepwell.engine.ports import MessageLog
 from stepwell.exceptions import DatabaseUnavailableError, MigrationError
+from stepwell.projections.audit import audit_tables
 from stepwell.projections.copy_format import TYPE_NAMES
 from stepwell.projections.database import connect
 from stepwell.projections.migrate import Migration, migrate, packaged, require_current, status
@@ -96,6 +97,13 @@ def test_a_projector_refuses_an_older_schema(new_database: Callable[[], str], lo
     projector = Projector(log, new_database(), CODEC)
     with pytest.raises(MigrationError, match="Run: stepwell db migrate"):
         projector.run(threading.Event())
+
+
+def test_the_audit_of_a_database_without_tables_says_what_to_do(
+    new_database: Callable[[], str], log: MessageLog
+) -> None:
+    with psycopg.connect(new_database()) as connection, pytest.raises(MigrationError, match="Run: stepwell db migrate"):
+        audit_tables(log, CODEC, connection)
 
 
 def test_migrators_that_start_together_take_turns(new_database: Callable[[], str]) -> None:

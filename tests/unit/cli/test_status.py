@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from stepwell.cli.status import _lag, by_topic
+from stepwell.cli.status import _lag, by_topic, dead_letters, staleness, workers
 
 EARLY, LATE = datetime(2026, 1, 1, 10, tzinfo=UTC), datetime(2026, 1, 1, 11, tzinfo=UTC)
 
@@ -30,7 +30,7 @@ ROWS = [
 def shown(partitions: bool, rows: list[dict[str, Any]]) -> list[str]:
     console = Console(width=200, record=True, file=None, quiet=False)
     with console.capture() as captured:
-        console.print(_lag(rows, partitions))
+        console.print(_lag(rows, partitions, 12.3))
     return [" ".join(line.split()) for line in captured.get().splitlines() if line.strip()]
 
 
@@ -49,5 +49,36 @@ def test_topics_that_are_caught_up_are_left_out_and_partitions_shown_on_demand()
     each = shown(True, ROWS)
     assert sum(line.startswith("stepwell-engine") for line in each) == len(ROWS)
     assert any("events/1 7 1 min 30 s" in line for line in each)
-    assert shown(False, [row("events", n) for n in range(8)]) == ["How far behind: not at all (8 partitions)."]
+    assert shown(False, [row("events", n) for n in range(8)]) == [
+        "How far behind: not at all, as of 12.3 s ago (8 partitions)."
+    ]
     assert "Start one with: stepwell projector" in shown(False, [])[0]
+
+
+def freshness(state: str, *, age_s: float | None = 95.0, reported: bool = True) -> dict[str, Any]:
+    return {
+        "state": state, "as_of": None if age_s is None else EARLY, "age_s": age_s,
+        "seen_at": EARLY if reported else None, "seen_s_ago": 94.0 if reported else None,
+    }  # fmt: skip
+
+
+def test_what_is_not_true_now_is_said_to_be_of_then() -> None:
+    assert staleness(freshness("current", age_s=1.0)) is None
+    then = "As of 2026-01-01 10:00:00 UTC (1 min 35 s ago): the projector"
+    assert staleness(freshness("silent")) == f"{then} has not reported for 1 min 34 s."
+    assert staleness(freshness("behind")) == f"{then} is behind."
+    assert staleness(freshness("behind", age_s=None)) == "As of an unknown moment: the projector is behind."
+    never = staleness(freshness("silent", age_s=None, reported=False))
+    assert never == "As of: unknown; no projector has reported yet. Start one with: stepwell projector"
+
+
+def test_dead_letters_and_workers_are_told_in_a_line() -> None:
+    assert dead_letters({"count": 0, "newest_s_ago": None}) == "Dead letters: none."
+    assert dead_letters({"count": 3, "newest_s_ago": 121.0}) == "Dead letters: 3, newest 2 min 01 s ago."
+    engine = {"worker_id": "stepwell-engine-0", "host": "lab", "silent": False, "heard_s_ago": 3.0}
+    gone = {"worker_id": "stepwell-engine-1", "host": "\x1b[31m", "silent": True, "heard_s_ago": 90.0}
+    assert workers([engine, gone]).splitlines() == [
+        "Workers that report: stepwell-engine-0 on lab.",
+        r"Workers no longer heard of: stepwell-engine-1 on \x1b[31m (for 1 min 30 s).",
+    ]
+    assert "none" in workers([])

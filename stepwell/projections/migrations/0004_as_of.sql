@@ -1,0 +1,62 @@
+-- What the tables say holds as of a moment. While the projector is down or behind, that moment is long past, and silence
+-- since then is the projector's, not the episode's: the views count up to it and no further.
+
+COMMENT ON COLUMN stepwell.episode_attempts.last_event_at IS 'When it last took something in, as of the snapshot (UTC, log''s clock); a repeated or refused fact and a report of silence do not count.';
+
+CREATE VIEW stepwell.partition_freshness AS
+-- A clock that is ahead says nothing of the future; least() alone would take null for it.
+SELECT topic, partition, CASE WHEN max(complete_until) > now() THEN now() ELSE max(complete_until) END AS as_of,
+       max(seen_at) AS seen_at
+FROM stepwell.sink_offsets GROUP BY topic, partition;
+COMMENT ON VIEW stepwell.partition_freshness IS 'Until when each partition of the log is in the tables, and when a projector last reported it.';
+
+CREATE VIEW stepwell.projection_freshness AS
+SELECT as_of, extract(epoch FROM now() - as_of)::double precision AS age_s, seen_at,
+       CASE WHEN seen_at IS NULL OR now() - seen_at > patience THEN 'silent'
+            WHEN as_of IS NULL OR now() - as_of > patience THEN 'behind' ELSE 'current' END AS state
+FROM (
+    -- A partition of which nothing is known yet leaves the whole unknown.
+    SELECT CASE WHEN count(*) = count(as_of) THEN min(as_of) END AS as_of, min(seen_at) AS seen_at,
+           (SELECT make_interval(secs => value) FROM stepwell.settings WHERE name = 'silent_after_s') AS patience
+    FROM stepwell.partition_freshness
+    WHERE topic IN ('stepwell.episode-events', 'stepwell.episode-snapshots', 'stepwell.policy-events')
+) AS known;
+COMMENT ON VIEW stepwell.projection_freshness IS 'One row: the moment as of which the tables of episodes hold, its age (s), the oldest report, and the state: current, behind, or silent when no projector reports.';
+
+CREATE OR REPLACE VIEW stepwell.running_now AS
+WITH known AS (
+    SELECT partition, CASE WHEN count(*) = count(as_of) THEN min(as_of) END AS as_of
+    FROM stepwell.partition_freshness
+    WHERE topic IN ('stepwell.episode-events', 'stepwell.episode-snapshots') GROUP BY partition
+)
+SELECT a.run_id, a.episode_id, a.attempt, e.policy, e.task, e.scene, e.perturbation, a.host,
+       a.phase, a.paused, a.since_at AS phase_since,
+       coalesce(a.owes, 'sim') AS owes,
+       greatest(a.next_step, steps.next_step) AS steps_done, e.max_steps,
+       last.fact_at AS last_fact_at,
+       extract(epoch FROM until.as_of - least(last.fact_at, until.as_of))::double precision AS idle_s,
+       extract(epoch FROM until.as_of - least(coalesce(a.claimed_at, a.since_at), until.as_of))::double precision AS running_s,
+       until.as_of
+FROM stepwell.episode_attempts a
+LEFT JOIN stepwell.episodes e USING (episode_id)
+LEFT JOIN known ON known.partition = e.source_partition
+CROSS JOIN stepwell.projection_freshness every
+CROSS JOIN LATERAL (SELECT coalesce(known.as_of, every.as_of) AS as_of) until
+-- A snapshot may be a minute old; the facts themselves are not.
+CROSS JOIN LATERAL (SELECT max(s.step) + 1 AS next_step, max(s.logged_at) AS logged_at FROM stepwell.steps s
+                    WHERE s.episode_id = a.episode_id AND s.attempt = a.attempt) steps
+CROSS JOIN LATERAL (SELECT max(c.logged_at) AS logged_at FROM stepwell.actions c
+                    WHERE c.episode_id = a.episode_id AND c.attempt = a.attempt) actions
+CROSS JOIN LATERAL (SELECT greatest(a.last_event_at, a.since_at, a.claimed_at, steps.logged_at, actions.logged_at) AS fact_at) last
+WHERE a.phase NOT IN ('EPISODE_DONE', 'FAILED', 'ABORTED') AND NOT a.sealed
+  AND (a.claimed_at IS NOT NULL OR a.phase NOT IN ('REQUESTED', 'INIT'))
+  -- The verdict comes by another topic and can be here first.
+  AND NOT EXISTS (SELECT FROM stepwell.verdicts v WHERE v.episode_id = a.episode_id AND v.attempt = a.attempt);
+COMMENT ON VIEW stepwell.running_now IS 'What is running, as of the moment as_of: one row an attempt that a host has taken and that has not ended. Durations (s) count up to as_of and are null while that is unknown.';
+
+CREATE OR REPLACE VIEW stepwell.stuck_episodes AS
+SELECT r.run_id, r.episode_id, r.attempt, r.policy, r.task, r.scene, r.host, r.phase, r.paused,
+       r.owes AS stuck_on, r.last_fact_at AS stuck_since, r.idle_s AS stuck_s, r.steps_done, r.max_steps, r.as_of
+FROM stepwell.running_now r
+WHERE r.idle_s > (SELECT value FROM stepwell.settings WHERE name = 'stuck_after_s');
+COMMENT ON VIEW stepwell.stuck_episodes IS 'What is stuck, as of the moment as_of: on whom (sim, agent or host), since when and for how long (s).';
