@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -32,33 +33,39 @@ def main() -> int:
     home = ROOT / ".stepwell" / ("demo-kafka" if kafka else "demo")
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    home_name = str(home.relative_to(ROOT))
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        settings = {"STEPWELL_HOME": home_name}
+        settings = {"STEPWELL_HOME": str(home)}
         if kafka:
             settings |= stack.enter_context(real_parts(home))
         os.environ.update(settings)
         os.chdir(ROOT)
         try:
-            tell_the_story(home)
+            tell_the_story(home, kafka=kafka)
         except subprocess.CalledProcessError as error:
             print(f"\nthe demo stopped: {error}; the workers' log is {home / 'work.log'}", file=sys.stderr)
             return 1
         say(f"done in {time.monotonic() - began:.0f} s. Try next:")
         failed = failed_episode()
+        print("  . .venv/bin/activate")
+        # The demo's Kafka and TimescaleDB end with it; the embedded default stays.
+        print(
+            "  export STEPWELL_LOG=kafka://… STEPWELL_DATABASE=postgresql://…"
+            if kafka
+            else f"  export STEPWELL_HOME={shlex.quote(str(home))}"
+        )
         for command in (f"show {failed}", "episodes --outcome failure", "status"):
-            # The demo's Kafka and TimescaleDB end with it; the embedded default stays.
-            place = "STEPWELL_LOG=kafka://… STEPWELL_DATABASE=postgresql://…" if kafka else f"STEPWELL_HOME={home_name}"
-            print(f"  {place} .venv/bin/stepwell {command}")
+            print(f"  stepwell {command}")
     return 0
 
 
-def tell_the_story(home: Path) -> None:
+def tell_the_story(home: Path, *, kafka: bool) -> None:
     """Every step of the demo."""
     inbox = home / "inbox"
-    say("The log's topics and the database's tables are made.")
-    stepwell("topics", "create")
+    if kafka:  # a local log makes its own
+        say("The log's topics are made.")
+        stepwell("topics", "create")
+    say("The database's tables are made.")
     stepwell("db", "migrate")
     say("Workers start: an engine folds the log, a projector fills the tables, a detector looks for patterns.")
     with background(home / "work.log", "work"):
@@ -135,16 +142,15 @@ def failed_episode() -> str:
 def query(sql: str) -> None:
     """Ask the database and print the answer as a table."""
     import psycopg
-    from rich.console import Console
 
     from stepwell.cli.resources import opened_database
-    from stepwell.cli.tables import plain_table
+    from stepwell.cli.tables import console, plain_table
 
     print(sql, flush=True)
     with opened_database() as url, psycopg.connect(url) as connection:
         cursor = connection.execute(sql.encode())
         table = plain_table(*(column.name for column in cursor.description or ()), rows=cursor.fetchall())
-    Console().print(table)
+    console().print(table)
 
 
 def describe(request: dict) -> str:  # type: ignore[type-arg]
