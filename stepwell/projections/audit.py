@@ -1,10 +1,10 @@
 """Do the tables say what the log says? Makes every row again from the log and compares, up to where the projector is.
 
-The rows that the log asks for go into temporary tables, and the database compares whole tables at once. What it refused
-(dead letters of kind ``refused``) is expected to be absent.
+The rows that the log asks for go into temporary tables, and the database compares whole tables at once, both ways. A
+record that it is said to have refused is offered to it once more: it must be refused again, and then has no rows.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,26 +17,23 @@ from stepwell.exceptions import EventError
 from stepwell.projections import queries
 from stepwell.projections.copy_format import TYPE_NAMES, encode_rows
 from stepwell.projections.database import Connection
+from stepwell.projections.expected import Expected, expectations, staging_of
 from stepwell.projections.migrate import require_current
 from stepwell.projections.projector import GROUP
 from stepwell.projections.rows import PROJECTED_TOPICS, project
-from stepwell.projections.tables import KINDS, Kind, Values
+from stepwell.projections.tables import KINDS, Kind, Row, Values
+from stepwell.projections.writer import ROW_ERRORS, BatchWriter, set_aside, unreadable
 
 __all__ = ["Difference", "TableAudit", "audit_tables"]
 
-# Rows that one record determines alone. The first record of a key in the log stands, as in the projector.
-FIRST_STANDS = (
-    "episodes", "steps", "actions", "telemetry", "verdicts", "failure_patterns", "retrain_requests", "retrain_answers",
-    "dead_letters",
-)  # fmt: skip
-# Rows of which the last record stands.
-LAST_STANDS = ("attempt_status",)
-# Tables that hold rows from other sources as well: the projector's own dead letters, columns of other kinds.
-OPEN_TABLES = ("dead_letters", "attempt_status")
-
 _ORIGIN_COLUMNS = (("audit_topic", "text"), ("audit_partition", "int"), ("audit_offset", "long"))
 
-_REFUSED = "SELECT source_topic, source_partition, source_offset FROM stepwell.dead_letters WHERE kind = 'refused'"
+_REFUSED = (
+    "SELECT source_topic, source_partition, source_offset, detail FROM stepwell.dead_letters WHERE kind = 'refused'"
+)
+
+Refused = dict[tuple[str, int, int], str]
+"""Places of the records that the database is said to have refused, each with the detail that stands there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,39 +71,33 @@ class TableAudit:
 
 
 def audit_tables(log: MessageLog, codec: Codec, connection: Connection, sink: str = GROUP) -> TableAudit:
-    """Compare the tables with the log, in one snapshot of the database; writes to temporary tables only.
+    """Compare the tables with the log, in one snapshot of the database, and leave nothing in it.
 
     Raises:
         MigrationError: the schema is not this version's, or there are no tables yet.
         LogUnavailableError: the log stopped answering.
     """
     server = connection.info
-    require_current(f"postgresql://{server.user}@{server.host}:{server.port}/{server.dbname}", connection)
     audit = TableAudit(0, [])
     with connection.transaction(force_rollback=True):
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        require_current(f"postgresql://{server.user}@{server.host}:{server.port}/{server.dbname}", connection)
         positions = _positions(connection, sink)
-        refused = set(connection.execute(_REFUSED).fetchall())
-        whole = True
-        for kind in _kinds():
-            _create(connection, kind)
+        maker = _Maker(codec, connection, sink)
+        cut: set[str] = set()
         for source, end in sorted(positions.items()):
             if source.topic not in PROJECTED_TOPICS:
                 continue
             start = watermarks_of(log, source.topic)[source].low
-            whole = whole and start == 0
+            if start > 0:
+                cut.add(source.topic)
             for batch in read_range(log, source, start, end):
-                audit.rows += _stage(connection, codec, batch, refused)
-        for kind in _kinds():
-            # Where the log no longer has its beginning, rows without a record are what is to be expected.
-            difference = _compare(connection, kind, both_ways=whole and kind.name not in OPEN_TABLES)
+                audit.rows += maker.stage(batch)
+        for expected in expectations(cut):
+            difference = _compare(connection, expected, cut)
             if difference is not None:
                 audit.differences.append(difference)
     return audit
-
-
-def _kinds() -> Iterator[Kind]:
-    return (KINDS[name] for name in (*FIRST_STANDS, *LAST_STANDS))
 
 
 def _positions(connection: Connection, sink: str) -> dict[TopicPartition, int]:
@@ -114,8 +105,65 @@ def _positions(connection: Connection, sink: str) -> dict[TopicPartition, int]:
     return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
 
 
-def _staging(kind: Kind) -> sql.Identifier:
-    return sql.Identifier(f"audit_{kind.name}")
+# --- the rows that the log asks for ---
+
+
+class _Maker:
+    """Makes rows from records, as the projector does, and puts them into the staging tables."""
+
+    def __init__(self, codec: Codec, connection: Connection, sink: str) -> None:
+        self._codec = codec
+        self._connection = connection
+        self._sink = sink
+        self._writer = BatchWriter(connection, sink)
+        self._refused: Refused = {tuple(place): detail for *place, detail in connection.execute(_REFUSED)}
+        for kind in KINDS.values():
+            _create(connection, kind)
+
+    def stage(self, batch: RecordBatch) -> int:
+        """The rows of one batch into the staging tables; how many."""
+        records = list(enumerate(self._rows(batch, index) for index in range(len(batch))))
+        named = {index for index, offset in enumerate(batch.offsets) if (*batch.source, offset) in self._refused}
+        try:
+            return self._put(self._taken(batch, records, named))
+        except ROW_ERRORS:
+            # The database refuses what no dead letter tells of; which record is it?
+            return self._put(self._taken(batch, records, range(len(batch))))
+
+    def _rows(self, batch: RecordBatch, index: int) -> Sequence[Row]:
+        try:
+            return project(self._codec, batch, index)
+        except EventError as error:
+            return unreadable(batch, index, error, self._sink)
+
+    def _taken(
+        self, batch: RecordBatch, records: Iterable[tuple[int, Sequence[Row]]], suspects: Collection[int]
+    ) -> dict[str, list[Values]]:
+        """The rows by kind, with their origin; of a suspect that the database refuses, the dead letter alone."""
+        by_kind: dict[str, list[Values]] = {}
+        topic, partition = batch.source
+        for index, found in records:
+            rows = found
+            reason = self._writer.refuses(rows) if rows and index in suspects else None
+            if reason is not None:
+                # The words differ between servers, languages and the names of chunks; the reason does not.
+                detail = self._refused.get((topic, partition, batch.offsets[index]), "")
+                letter = set_aside(batch, index, "refused", reason, "", self._sink)
+                rows = (_with_detail(letter, detail),)
+            for name, values in rows:
+                by_kind.setdefault(name, []).append((topic, partition, batch.offsets[index], *values))
+        return by_kind
+
+    def _put(self, by_kind: dict[str, list[Values]]) -> int:
+        with self._connection.transaction():
+            for name, rows in by_kind.items():
+                _copy(self._connection, KINDS[name], rows)
+        return sum(map(len, by_kind.values()))
+
+
+def _with_detail(letter: Row, detail: str) -> Row:
+    at = KINDS["dead_letters"].columns.index("detail")
+    return letter._replace(values=(*letter.values[:at], detail, *letter.values[at + 1 :]))
 
 
 def _create(connection: Connection, kind: Kind) -> None:
@@ -126,113 +174,90 @@ def _create(connection: Connection, kind: Kind) -> None:
         sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in columns
     )
     connection.execute(
-        sql.SQL("CREATE TEMP TABLE {} (audit_order bigserial, {}) ON COMMIT DROP").format(_staging(kind), definitions)
+        sql.SQL("CREATE TEMP TABLE {} (audit_order bigserial, {}) ON COMMIT DROP").format(
+            sql.Identifier(staging_of(kind.name)), definitions
+        )
     )
-
-
-def _stage(connection: Connection, codec: Codec, batch: RecordBatch, refused: set[tuple[str, int, int]]) -> int:
-    """The rows of one batch into the temporary tables; how many."""
-    topic, partition = batch.source
-    by_kind: dict[str, list[Values]] = {}
-    for index, offset in enumerate(batch.offsets):
-        if (topic, partition, offset) in refused:
-            continue
-        try:
-            rows_found = project(codec, batch, index)
-        except EventError:
-            continue
-        for name, values in rows_found:
-            by_kind.setdefault(name, []).append((topic, partition, offset, *values))
-    rows = 0
-    for kind in _kinds():
-        found = by_kind.get(kind.name, [])
-        rows += len(found)
-        if found:
-            _copy(connection, kind, found)
-    return rows
 
 
 def _copy(connection: Connection, kind: Kind, rows: list[Values]) -> None:
     names = (*(name for name, _ in _ORIGIN_COLUMNS), *kind.columns)
     types = (*(type_ for _, type_ in _ORIGIN_COLUMNS), *kind.types)
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(
-        _staging(kind), sql.SQL(", ").join(map(sql.Identifier, names))
+        sql.Identifier(staging_of(kind.name)), _list(names)
     )
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
         copy.write(encode_rows(types, rows))
 
 
-def _compare(connection: Connection, kind: Kind, *, both_ways: bool) -> Difference | None:
+# --- the comparison ---
+
+
+def _compare(connection: Connection, expected: Expected, cut: set[str]) -> Difference | None:
     """The first row in the order of the log that is not as it should be; else a row that should not be there."""
     names = {
-        "staging": _staging(kind),
-        "target": sql.Identifier("stepwell", kind.target),
-        "key": _list(kind.columns[position] for position in kind.key),
-        "columns": _list(kind.columns),
-        "direction": sql.SQL("DESC" if kind.name in LAST_STANDS else "ASC"),
-        "same_key": _same_key(kind, "t", "e"),
+        "candidates": expected.candidates,
+        "target": sql.Identifier("stepwell", expected.table),
+        "key": _list(expected.key),
+        "columns": _list(expected.columns),
     }
     row = connection.execute(sql.SQL(_FIRST_WRONG).format(**names)).fetchone()
     if row is not None:
-        return _describe(connection, kind, row)
-    if both_ways:
-        extra = connection.execute(sql.SQL(_FIRST_UNEXPECTED).format(**names)).fetchone()
-        if extra is not None:
-            return Difference(kind.target, _key(kind, extra), "stands in the table, but no record asks for it", "")
-    return None
+        return _describe(connection, expected, row)
+    # Where the log no longer has its beginning, rows without a record are what is to be expected.
+    if not cut.isdisjoint(expected.sources):
+        return None
+    # Of a topic without its beginning, the projector's own dead letters may be about what is gone.
+    about = sql.SQL("AND source_topic <> ALL({})").format(sql.Literal(sorted(cut)))
+    letters = about if expected.table == "dead_letters" else sql.SQL("")
+    extra = connection.execute(sql.SQL(_FIRST_UNEXPECTED).format(letters=letters, **names)).fetchone()
+    if extra is None:
+        return None
+    return Difference(expected.table, _key(expected, extra), "stands in the table, but no record asks for it", "")
 
 
-# NULLs and NaNs count as equal to themselves, as IS DISTINCT FROM and row comparison have it.
+# NULLs and NaNs count as equal to themselves, as INTERSECT has it.
 _FIRST_WRONG = """
-WITH expected AS (
-    SELECT DISTINCT ON ({key}) audit_topic, audit_partition, audit_offset, audit_order, {columns}
-    FROM {staging} ORDER BY {key}, audit_order {direction}
-), wrong AS (
-    SELECT {columns} FROM expected EXCEPT SELECT {columns} FROM {target}
+WITH candidate AS MATERIALIZED ({candidates}), right_one AS (
+    SELECT {columns} FROM candidate INTERSECT SELECT {columns} FROM {target}
 )
-SELECT e.audit_topic, e.audit_partition, e.audit_offset, w.*
-FROM wrong w JOIN expected e USING ({key}) ORDER BY e.audit_order LIMIT 1
+SELECT audit_topic, audit_partition, audit_offset, {columns}
+FROM candidate LEFT JOIN (SELECT DISTINCT {key}, true AS found FROM right_one) AS r USING ({key})
+WHERE r.found IS NULL ORDER BY audit_topic, audit_partition, audit_offset, audit_order LIMIT 1
 """
 _FIRST_UNEXPECTED = """
-SELECT {columns} FROM {target} AS t
-WHERE NOT EXISTS (SELECT FROM {staging} AS e WHERE {same_key})
-ORDER BY {key} LIMIT 1
+WITH candidate AS MATERIALIZED ({candidates})
+SELECT {columns} FROM {target} LEFT JOIN (SELECT DISTINCT {key}, true AS found FROM candidate) AS c USING ({key})
+WHERE c.found IS NULL {letters} ORDER BY {key} LIMIT 1
 """
 
 
-def _describe(connection: Connection, kind: Kind, row: Values) -> Difference:
+def _describe(connection: Connection, expected: Expected, row: Values) -> Difference:
     topic, partition, offset = row[:3]
-    expected = row[3:]
-    key = _key(kind, expected)
+    wanted_row = row[3:]
+    key = _key(expected, wanted_row)
     condition = sql.SQL(" AND ").join(
         sql.SQL("{} = {}").format(sql.Identifier(name), sql.Placeholder(name)) for name in key
     )
     found = connection.execute(
         sql.SQL("SELECT {} FROM {} WHERE {} LIMIT 1").format(
-            _list(kind.columns), sql.Identifier("stepwell", kind.target), condition
+            _list(expected.columns), sql.Identifier("stepwell", expected.table), condition
         ),
         key,
     ).fetchone()
     where = f"{topic}/{partition} offset {offset}"
     if found is None:
-        return Difference(kind.target, key, "missing", where)
+        return Difference(expected.table, key, "missing", where)
     differing = [
         f"{name} is {_brief(there)}, the log says {_brief(wanted)}"
-        for name, wanted, there in zip(kind.columns, expected, found, strict=True)
+        for name, wanted, there in zip(expected.columns, wanted_row, found, strict=True)
         if repr(wanted) != repr(there)
     ]
-    return Difference(kind.target, key, "; ".join(differing) or "differs", where)
+    return Difference(expected.table, key, "; ".join(differing) or "differs", where)
 
 
-def _key(kind: Kind, values: Values) -> dict[str, Any]:
-    return {kind.columns[position]: values[position] for position in kind.key}
-
-
-def _same_key(kind: Kind, one: str, other: str) -> sql.Composed:
-    return sql.SQL(" AND ").join(
-        sql.SQL("{} = {}").format(sql.Identifier(one, name), sql.Identifier(other, name))
-        for name in (kind.columns[position] for position in kind.key)
-    )
+def _key(expected: Expected, values: Values) -> dict[str, Any]:
+    return {name: values[expected.columns.index(name)] for name in expected.key}
 
 
 def _list(names: Iterable[str]) -> sql.Composed:

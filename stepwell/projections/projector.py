@@ -27,7 +27,7 @@ from stepwell.projections import migrate, queries
 from stepwell.projections.database import Connection, Deadline, connect, named_errors
 from stepwell.projections.progress import ProgressReporter
 from stepwell.projections.rows import PROJECTED_TOPICS, project
-from stepwell.projections.writer import BatchWriter, Item, set_aside
+from stepwell.projections.writer import BatchWriter, Item, unreadable
 
 __all__ = ["GROUP", "Projector"]
 
@@ -133,14 +133,17 @@ class Projector:
     # --- one turn of the loop ---
 
     def _turn(self, consumer: Consumer, stop: threading.Event) -> None:
+        """What the log does not answer, wherever it is asked, is asked again in the next turn."""
         self._ensure_connection(consumer)
-        self._place(consumer)
         try:
-            batches = consumer.poll(self._batch_records, _POLL_S)
+            self._place(consumer)
+            self._work(consumer)
         except LogUnavailableError as error:
             self._say_log_away(error)
             stop.wait(_POLL_S)
-            return
+
+    def _work(self, consumer: Consumer) -> None:
+        batches = consumer.poll(self._batch_records, _POLL_S)
         if self._log_away:
             self._log_away = False
             _log.info("log is back", projector=self._name)
@@ -183,8 +186,8 @@ class Projector:
             try:
                 rows = project(self._codec, batch, index)
             except EventError as error:
-                rows = (set_aside(batch, index, "unreadable", error.reason, str(error), self._name),)
-                given_up += [(index, error.reason)]
+                rows = unreadable(batch, index, error, self._group)
+                given_up += [(index, error.reason)] if rows else []
             if rows:
                 items.append(Item(index, rows))
         return items, given_up
@@ -275,7 +278,7 @@ class Projector:
             self._database_away(consumer, error)
             return
         self._connection = connection
-        self._writer = BatchWriter(connection, self._group, self._name)
+        self._writer = BatchWriter(connection, self._group)
         self._retry_s = _RETRY_MIN_S
         if self._away_since is not None:
             _log.info("database is back", projector=self._name, away_s=round(time.monotonic() - self._away_since, 1))

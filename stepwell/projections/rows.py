@@ -1,7 +1,8 @@
 """What a record becomes in the tables. Pure: record and position in, rows out.
 
 Every row is a plain copy of what the record says; nothing is counted, summed or judged here, so that the tables can be
-thrown away and made again from the log at any time.
+thrown away and made again from the log at any time. What PostgreSQL's text cannot hold (a NUL, half of a character) is
+written out, so that no row is lost over it.
 """
 
 import base64
@@ -27,7 +28,7 @@ from stepwell.events.topics import (
     RETRAIN_RESULTS,
     TELEMETRY,
 )
-from stepwell.projections.tables import Row
+from stepwell.projections.tables import KINDS, Row
 
 __all__ = ["PROJECTED_TOPICS", "Source", "project", "rows_of"]
 
@@ -48,7 +49,15 @@ class Source(NamedTuple):
 def rows_of(record: LogRecord, source: Source) -> Sequence[Row]:
     """The rows of one record; none for types that no table holds, or that stand on a topic where they do not belong."""
     make = _MAKERS.get((source.topic, type(record)))
-    return make(record, source) if make is not None else ()
+    if make is None:
+        return ()
+    rows = make(record, source)
+    for row in rows:
+        for position in _TEXTS[row.kind]:
+            text = row.values[position]
+            if text is not None and not _fits(text):
+                return [_mended(row) for row in rows]
+    return rows
 
 
 def project(codec: Codec, batch: RecordBatch, index: int) -> Sequence[Row]:
@@ -205,22 +214,45 @@ def _dead_letter(record: model.DeadLetter, _source: Source) -> tuple[Row, ...]:
     """Takes whatever comes: what is set aside here has nowhere else to go, so nothing in it may be refused again."""
     at, attempt = record.source_timestamp, record.attempt
     headers = [
-        {"name": _storable(h.name), "value": None if h.value is None else base64.b64encode(h.value).decode()}
+        {"name": h.name, "value": None if h.value is None else base64.b64encode(h.value).decode()}
         for h in record.source_headers
     ]
     values = (
-        _storable(record.source_topic), record.source_partition, record.source_offset, _storable(record.kind),
-        _storable(record.reason), _storable(record.detail), at if 0 <= at < _MAX_TIME_US else None,
-        record.source_key, record.source_value, _json(headers), _storable(record.episode_id),
-        attempt if attempt is not None and 0 <= attempt < _MAX_INT else None, _storable(record.event_type),
-        _storable(record.reported_by),
+        record.source_topic, record.source_partition, record.source_offset, record.kind, record.reason, record.detail,
+        at if 0 <= at < _MAX_TIME_US else None, record.source_key, record.source_value, _json(headers),
+        record.episode_id, attempt if attempt is not None and 0 <= attempt < _MAX_INT else None, record.event_type,
+        record.reported_by,
     )  # fmt: skip
     return (Row("dead_letters", values),)
 
 
-def _storable(text: str | None) -> str | None:
-    """PostgreSQL's text takes no NUL."""
-    return text if text is None else text.replace("\0", "\\x00")
+def _fits(text: str | Sequence[str]) -> bool:
+    """Whether PostgreSQL's text takes it: no NUL, no half of a character."""
+    if not isinstance(text, str):
+        return all(map(_fits, text))
+    if "\0" in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _storable(text: str) -> str:
+    r"""The text with its NULs as ``\x00`` and halves of characters as ``\ud800``. A backslash stays as it is."""
+    return text if _fits(text) else text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def _mended(row: Row) -> Row:
+    values = list(row.values)
+    for position in _TEXTS[row.kind]:
+        text = values[position]
+        if text is not None:
+            values[position] = _storable(text) if isinstance(text, str) else [_storable(part) for part in text]
+    return row._replace(values=tuple(values))
 
 
 def _elements(tensor: Tensor) -> list[Any] | None:
@@ -241,7 +273,32 @@ def _ranges(ranges: Sequence[SequenceRange]) -> str:
     return _json([{"producer": r.producer, "first": r.first, "last": r.last} for r in ranges])
 
 
-_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+def _json(value: Any) -> str:
+    """The value as JSON that PostgreSQL's jsonb takes; texts in it as `_storable`."""
+    text = _encode_json(value)
+    # Most are neither; the first is also true of an innocent backslash before "u0000".
+    if "\\u0000" in text or not _fits(text):
+        text = _encode_json(_storable_json(value))
+    return text
+
+
+def _storable_json(value: Any) -> Any:
+    if isinstance(value, str):
+        return _storable(value)
+    if isinstance(value, dict):
+        return {_storable(name): _storable_json(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_storable_json(member) for member in value]
+    return value
+
+
+_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+_TEXTS = {
+    kind.name: [place for place, type_ in enumerate(kind.types) if type_ in ("text", "texts")]
+    for kind in KINDS.values()
+}
+"""Where in a kind's values its texts stand."""
 
 _MAKERS: dict[tuple[str, type], Callable[[Any, Source], tuple[Row, ...]]] = {
     (EPISODE_EVENTS, model.StepDone): _step,

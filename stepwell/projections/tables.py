@@ -24,16 +24,21 @@ def _first(old: Values, _new: Values) -> Values:
     return old
 
 
-def _last(_old: Values, new: Values) -> Values:
-    return new
-
-
 def _fill(old: Values, new: Values) -> Values:
-    return tuple(b if a is None else a for a, b in zip(old, new, strict=True))
+    """First request and first claim, each whole: columns 3 to 5 and 6 to 8 of an attempt's facts, told by the time."""
+    asked = new[3:6] if old[3] is None else old[3:6]
+    claimed = new[6:9] if old[6] is None else old[6:9]
+    return (*old[:3], *asked, *claimed)
 
 
 def _earliest(old: Values, new: Values) -> Values:
-    return min(old, new, key=lambda values: values[-1])
+    """By time, then by author, so that it does not matter who came first."""
+    return min(old, new, key=lambda values: (values[2], values[1]))
+
+
+def _farthest(old: Values, new: Values) -> Values:
+    """By the last offset that a status covers; the later one of two that cover the same."""
+    return old if old[14] > new[14] else new
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ KINDS: dict[str, Kind] = {
             "episode_id:text attempt:int run_id:text phase:text paused:bool since_at:time owes:text owes_seq:long "
             "next_step:int last_event_at:time outcome:text revision:int sealed:bool first_offset:long "
             "last_offset:long fold_hash:text",
-            "episode_id attempt", target="episode_attempts", meet=_last, merge="merge_attempt_status",
+            "episode_id attempt", target="episode_attempts", meet=_farthest, merge="merge_attempt_status",
         ),
         _kind(
             "steps",

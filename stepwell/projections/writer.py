@@ -15,21 +15,24 @@ from psycopg import sql
 
 from stepwell.engine.ports import RecordBatch
 from stepwell.engine.publish import dead_letter
-from stepwell.events.topics import DEAD_LETTERS
-from stepwell.exceptions import SinkFencedError
+from stepwell.events.topics import DEAD_LETTERS, EPISODE_EVENTS
+from stepwell.exceptions import EventError, SinkFencedError
 from stepwell.projections import queries
 from stepwell.projections.copy_format import TYPE_NAMES, encode_rows
 from stepwell.projections.database import Connection
 from stepwell.projections.rows import Source, rows_of
 from stepwell.projections.tables import KINDS, Kind, Row, Values, reduce_rows
 
-__all__ = ["BatchWriter", "Item", "Written", "refusal", "set_aside"]
+__all__ = ["ROW_ERRORS", "BatchWriter", "Item", "Written", "refusal", "set_aside", "unreadable"]
 
-# What the database, or the packing for it, says of a row that it will never take. Anything else is no row's fault.
-_ROW_ERRORS = (
+ROW_ERRORS = (
     psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded,
     struct.error, OverflowError, UnicodeEncodeError,
 )  # fmt: skip
+"""What the database, or the packing for it, says of a row that it will never take. Anything else is no row's fault."""
+# Whose unreadable records the engine sets aside, on the dead-letter topic. Its word is the only one: a row of the
+# projector's own would have other words, and which of the two stood would depend on who came first.
+_JUDGED_BY_ENGINE = frozenset({EPISODE_EVENTS})
 _DETAIL_MAX = 2000
 
 
@@ -61,14 +64,13 @@ class BatchWriter:
 
     Args:
         connection: in autocommit mode; staging tables are made in its session on first use.
-        sink: name of the projector in ``sink_offsets``.
-        reported_by: stands in the dead letters.
+        sink: name of the projector in ``sink_offsets``, and in its dead letters: one name for all that share the
+            work, so that the rows can be made again.
     """
 
-    def __init__(self, connection: Connection, sink: str, reported_by: str) -> None:
+    def __init__(self, connection: Connection, sink: str) -> None:
         self._connection = connection
         self._sink = sink
-        self._reported_by = reported_by
         self._queries = queries.load("projector")
         self._staged: set[str] = set()
 
@@ -87,6 +89,18 @@ class BatchWriter:
             self._staged.clear()  # a staging table made in a transaction that was rolled back is gone
             raise
 
+    def refuses(self, rows: Sequence[Row]) -> str | None:
+        """Why the database would not take a record's rows; None where it would. Nothing stays written."""
+        known = set(self._staged)
+        try:
+            with self._connection.transaction(force_rollback=True):
+                self._put(_by_kind([Item(0, rows)]), direct=False)
+        except ROW_ERRORS as error:
+            return refusal(error)[0]
+        finally:
+            self._staged = known
+        return None
+
     def _write(self, batch: RecordBatch, items: Sequence[Item]) -> Written:
         self._advance(batch)
         by_kind = _by_kind(items)
@@ -96,7 +110,7 @@ class BatchWriter:
         try:
             with self._connection.transaction():
                 return Written(self._put(by_kind, direct=True), [], slow=False)
-        except _ROW_ERRORS:
+        except ROW_ERRORS:
             self._staged = known
         result = Written(0, [], slow=True)
         self._put_bisecting(batch, items, result)
@@ -164,7 +178,7 @@ class BatchWriter:
         try:
             with self._connection.transaction():
                 result.rows += self._put(_by_kind(items), direct=False)
-        except _ROW_ERRORS as error:
+        except ROW_ERRORS as error:
             self._staged = known
             if len(items) > 1:
                 middle = len(items) // 2
@@ -175,10 +189,20 @@ class BatchWriter:
 
     def _refuse(self, batch: RecordBatch, item: Item, error: Exception, result: Written) -> None:
         reason, detail = refusal(error)
-        row = set_aside(batch, item.index, "refused", reason, detail, self._reported_by)
+        row = set_aside(batch, item.index, "refused", reason, detail, self._sink)
         with self._connection.transaction():
             result.rows += self._put({row.kind: [row.values]}, direct=False)
         result.refused.append((item.index, reason))
+
+
+def unreadable(batch: RecordBatch, index: int, error: EventError, reported_by: str) -> Sequence[Row]:
+    """The dead-letter row of a record that nobody can read; none where the engine tells of it on the dead-letter topic.
+
+    Raises nothing: whatever the record holds can be stored.
+    """
+    if batch.source.topic in _JUDGED_BY_ENGINE:
+        return ()
+    return (set_aside(batch, index, "unreadable", error.reason, str(error), reported_by),)
 
 
 def refusal(error: Exception) -> tuple[str, str]:

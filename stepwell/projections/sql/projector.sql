@@ -36,7 +36,7 @@ INSERT INTO stepwell.runs AS r (run_id, requested_by, first_requested_at)
 SELECT run_id, requested_by, first_requested_at FROM staging_runs ORDER BY run_id
 ON CONFLICT (run_id) DO UPDATE
 SET requested_by = EXCLUDED.requested_by, first_requested_at = EXCLUDED.first_requested_at
-WHERE r.first_requested_at > EXCLUDED.first_requested_at
+WHERE (r.first_requested_at, r.requested_by COLLATE "C") > (EXCLUDED.first_requested_at, EXCLUDED.requested_by COLLATE "C")
 
 -- name: merge_attempt_facts
 -- The first request and the first claim in the log stand; which of them is here already depends on nothing else.

@@ -44,6 +44,13 @@ def claimed(episode: str, **more: Any) -> model.EpisodeClaimed:
     return model.EpisodeClaimed(**{**_head(episode, 1, "host-1"), "host": "lab-3", "pid": 4242, **more})
 
 
+def retry(episode: str, **more: Any) -> model.RetryRequested:
+    """Of the same attempt as `requested`: what a confused requester may send."""
+    first = requested(episode)
+    fields = {name: getattr(first, name) for name in first.__struct_fields__}
+    return model.RetryRequested(**{**fields, "reason": "lost host", "from_checkpoint": "s3://c", **more})
+
+
 def action(episode: str, seq: int, **more: Any) -> model.ActionSent:
     tensor = model.Tensor(name="action", dtype="float32", shape=(1, 2), data=struct.pack("<2f", seq, float("nan")))
     fields: dict[str, Any] = {

@@ -7,11 +7,21 @@ from typing import Any
 import psycopg
 import pytest
 
+from stepwell.adapters.workers.markers import MemoryMarkers
+from stepwell.engine.loop import ExactlyOnceLoop
 from stepwell.engine.ports import MessageLog
+from stepwell.engine.restore import GROUP as ENGINE_GROUP
+from stepwell.engine.restore import TOPICS as ENGINE_TOPICS
+from stepwell.engine.restore import EngineRestore
+from stepwell.engine.timers import Timeouts
+from stepwell.events.model import StepDone
 from stepwell.events.topics import EPISODE_EVENTS
 from stepwell.projections.audit import TableAudit, audit_tables
 from stepwell.projections.migrate import migrate
 from tests.integration.projections import facts
+from tests.simulation.bad_records import bad_records
+from tests.unit.engine.running import FakeClock, Notes
+from tests.unit.engine.running import drain as settle
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
@@ -114,12 +124,109 @@ def test_a_record_that_came_twice_is_one_row(
     assert audit().differences == []
 
 
+def refusable(number: int = 77) -> Any:
+    """A step of 1970, brought in later: the codec reads it, the table refuses it."""
+    return facts.step("e-1", number, occurred_at=5, origin="import")
+
+
 def test_rows_that_the_database_refused_are_expected_to_be_absent(
     log: MessageLog, drain: Callable[..., None], query: Query, audit: Callable[[], TableAudit]
 ) -> None:
-    facts.publish(log, [facts.requested("e-1"), facts.requested("e-zero", scene="a\0b"), facts.requested("e-2")])
+    facts.publish(log, [facts.step("e-1", 1), refusable(), facts.step("e-1", 3_000_000_000), facts.step("e-1", 2)])
     drain()
-    assert query("SELECT count(*) FROM stepwell.dead_letters WHERE kind = 'refused'") == [(1,)]
+    assert query("SELECT count(*) FROM stepwell.dead_letters WHERE kind = 'refused'") == [(2,)]
+    assert audit().differences == []
+    query("DELETE FROM stepwell.dead_letters WHERE reason = 'check-violation'")
+    assert [difference.table for difference in audit().differences] == ["steps"], "its row is wanted, and missing"
+    query("DELETE FROM stepwell.dead_letters")
+    (difference,) = [difference for difference in audit().differences if difference.table == "dead_letters"]
+    assert difference.what == "missing", "a number that no column takes cannot even be compared"
+
+
+@pytest.mark.parametrize("column", ["reason", "source_value", "source_key", "logged_at", "reported_by"])
+def test_a_refusal_must_be_told_as_it_was(
+    column: str, log: MessageLog, drain: Callable[..., None], query: Query, audit: Callable[[], TableAudit]
+) -> None:
+    facts.publish(log, [refusable()])
+    drain()
+    query(f"UPDATE stepwell.dead_letters SET {column} = {'now()' if column == 'logged_at' else repr('x')}")
+    (difference,) = audit().differences
+    assert (difference.table, column in difference.what) == ("dead_letters", True)
+
+
+@pytest.mark.usefixtures("projected")
+@pytest.mark.parametrize("damage", ["DELETE FROM stepwell.steps WHERE step = 1", "SELECT 1"])
+def test_a_refusal_that_nobody_made_excuses_nothing(damage: str, query: Query, audit: Callable[[], TableAudit]) -> None:
+    query(
+        """INSERT INTO stepwell.dead_letters (source_topic, source_partition, source_offset, kind, reason, detail,
+        source_headers, reported_by)
+        SELECT 'stepwell.episode-events', source_partition, source_offset, 'refused', 'text', '', '[]',
+        'stepwell-projector' FROM stepwell.steps WHERE step = 1"""
+    )
+    query(damage)
+    found = {difference.table: difference.what for difference in audit().differences}
+    assert found.pop("dead_letters") == "stands in the table, but no record asks for it"
+    assert found == ({"steps": "missing"} if damage.startswith("DELETE") else {})
+
+
+def judge(log: MessageLog) -> None:
+    """Run the engine until nothing is left."""
+    made = EngineRestore(
+        log, codec=facts.CODEC, markers=MemoryMarkers(), timeouts=Timeouts(), worker_id="engine-7", report=Notes()
+    )
+    loop = ExactlyOnceLoop(
+        log, group=ENGINE_GROUP, worker_id="engine-7", topics=ENGINE_TOPICS, restore=made, clock=FakeClock(),
+        report=Notes(), poll_timeout_s=0.005,
+    )  # fmt: skip
+    try:
+        settle(loop, 20)
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("order", ["engine first", "projector first"])
+def test_bad_records_are_one_row_whoever_comes_first(
+    order: str, log: MessageLog, drain: Callable[..., None], query: Query, audit: Callable[[], TableAudit]
+) -> None:
+    told = facts.episode("e-1", 3)
+    genuine = told[3]
+    assert isinstance(genuine, StepDone)
+    bad = [entry.record for entry in bad_records(genuine)]
+    facts.publish(log, told)
+    facts.send(log, [*bad, bad[0]._replace(key=None), bad[0]._replace(key=b"e-9")])
+    if order == "projector first":
+        drain()
+        assert audit().differences == []
+    judge(log)
+    drain()
+    rows = query("SELECT kind, reported_by, source_value FROM stepwell.dead_letters")
+    assert {row[:2] for row in rows} == {("unreadable", "engine-7")}
+    assert len(rows) == len(bad) + 2
+    assert audit().differences == []
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_stands_does_not_hang_on_how_the_log_was_cut_into_batches(
+    at_once: bool, log: MessageLog, drain: Callable[..., None], query: Query, audit: Callable[[], TableAudit]
+) -> None:
+    asked = facts.requested("e-1")
+    retry = facts.retry("e-1", occurred_at=asked.occurred_at + 1)
+    for record in [
+        facts.snapshot("e-1", last_offset=7), asked, retry, facts.claimed("e-1"),
+        facts.claimed("e-1", host="lab-9", pid=1), facts.snapshot("e-1", last_offset=5, phase="FAILED"),
+        facts.requested("e-2", requested_by="zoe", occurred_at=asked.occurred_at),
+        facts.retrain("t-1"), facts.withdrawn("t-1"), facts.again(facts.withdrawn("t-1"), reason="later"),
+    ]:  # fmt: skip
+        facts.publish(log, [record])
+        if not at_once:
+            drain()
+    drain()
+    assert query("SELECT host, retry_reason, phase FROM stepwell.episode_attempts WHERE episode_id = 'e-1'") == [
+        ("lab-3", None, "AGENT_RUNNING")
+    ]
+    assert query("SELECT r.requested_by, withdrawn_reason FROM stepwell.runs r, stepwell.retrain_requests") == [
+        ("ada", "amended")
+    ]
     assert audit().differences == []
 
 

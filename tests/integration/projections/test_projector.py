@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog.testing
 
 from stepwell.engine.ports import MessageLog, RecordBatch, TopicPartition
 from stepwell.engine.publish import outgoing
@@ -71,51 +72,62 @@ def test_records_the_database_refuses_become_dead_letters(
 ) -> None:
     good = facts.episode("e-1", steps=20)
     bad = [
-        facts.requested("e-2", task="a\0b"),
+        facts.requested("e-2", max_steps=2**31),
         facts.step("e-1", 3_000_000_000),
         facts.step("e-1", 77, occurred_at=5, origin="import"),  # 1970
         facts.step("e-1", 78, occurred_at=10_413_792_000_000_000, origin="import"),  # 2300
-        facts.step("e-1", 79, metrics=(facts.model.Metric(name="\0", value=1.0),)),
+        facts.verdict("e-1", ended_at=-(2**62)),
     ]
     facts.publish(log, [*good[:10], bad[0], *good[10:20], *bad[1:4], *good[20:], bad[4]])
     # No clock of ours gives the year 75039, but bytes on the log can.
     wild = facts.step("e-1", 80, origin="import")
     value = facts.CODEC.encode(wild)[0].replace(facts.varint(wild.occurred_at), facts.varint(2**61))
     facts.send(log, [facts.unchecked(wild, value)])
-    drain()
-    drain()
+    with structlog.testing.capture_logs() as said:
+        drain()
+        drain()
+    letters = [entry for entry in said if entry["event"] == "records became dead letters"]
+    assert len({(entry["topic"], entry["partition"]) for entry in letters}) == len(letters), "a line a batch"
+    assert query("SELECT count(*) FROM stepwell.dead_letters") == [(sum(entry["count"] for entry in letters),)]
     reasons = query(
         "SELECT reason, kind, source_value FROM stepwell.dead_letters ORDER BY source_partition, source_offset"
     )
     assert sorted(reason for reason, _, _ in reasons) == [
-        "character-not-in-repertoire", "check-violation", "check-violation", "out-of-range", "range",
-        "untranslatable-character",
+        "check-violation", "check-violation", "datetime-field-overflow", "out-of-range", "out-of-range",
     ]  # fmt: skip
-    assert {(reason, kind) for reason, kind, _ in reasons if kind != "refused"} == {("range", "unreadable")}
-    assert {bytes(value) for _, _, value in reasons} == {*(facts.CODEC.encode(event)[0] for event in bad), value}
+    assert {kind for _, kind, _ in reasons} == {"refused"}, "of what it cannot read, the engine tells"
+    assert {bytes(value) for _, _, value in reasons} == {facts.CODEC.encode(event)[0] for event in bad}
     assert query("SELECT count(*) FROM stepwell.steps") == [(20,)]
     assert query("SELECT count(*) FROM stepwell.actions") == [(20,)]
     assert query("SELECT episode_id FROM stepwell.episodes") == [("e-1",)]  # all of a record's rows, or none
 
 
-def test_unreadable_records_are_set_aside_once(log: MessageLog, drain: Callable[..., None], query: Query) -> None:
+def test_unreadable_events_are_the_engine_s_to_tell_of(
+    log: MessageLog, drain: Callable[..., None], query: Query
+) -> None:
     good = facts.step("e-1", 1)
     value, _ = facts.CODEC.encode(good)
     facts.send(log, [facts.unchecked(good, value[:-3]), facts.unchecked(good, value + b"x")])
     facts.publish(log, [good, facts.step("e-1", 2, occurred_at=1)])  # 1970, live: outside of the window
+    letter = facts.dead_letter(kind="unreadable", reason="truncated", source_partition=1, source_offset=0)
+    facts.publish(log, [letter])
     drain()
-    rows = query("SELECT source_partition, source_offset, kind, reason FROM stepwell.dead_letters ORDER BY 2")
-    assert [row[2:] for row in rows] == [
-        ("unreadable", "truncated"), ("unreadable", "trailing-bytes"), ("unreadable", "timestamp"),
-    ]  # fmt: skip
-    # The engine reports the same records on the dead-letter topic.
-    facts.publish(log, [
-        facts.dead_letter(kind="unreadable", reason=reason, source_partition=partition, source_offset=offset)
-        for partition, offset, _, reason in rows
-    ])  # fmt: skip
-    drain()
-    assert query("SELECT count(*) FROM stepwell.dead_letters") == [(3,)]
+    assert query("SELECT reason, reported_by FROM stepwell.dead_letters") == [("truncated", "engine-1")]
     assert query("SELECT step FROM stepwell.steps") == [(1,)]
+
+
+def test_other_unreadable_records_are_set_aside_once(log: MessageLog, drain: Callable[..., None], query: Query) -> None:
+    sample = facts.telemetry("w-1", 1)
+    value, _ = facts.CODEC.encode(sample)
+    facts.send(log, [facts.unchecked(sample, value[:-3]), facts.unchecked(sample, value + b"x")])
+    facts.publish(log, [sample])
+    drain()
+    rows = query("SELECT kind, reason, source_value, reported_by FROM stepwell.dead_letters ORDER BY source_offset")
+    assert rows == [
+        ("unreadable", "truncated", value[:-3], "stepwell-projector"),
+        ("unreadable", "trailing-bytes", value + b"x", "stepwell-projector"),
+    ]
+    assert query("SELECT count(*) FROM stepwell.telemetry") == [(2,)]
 
 
 def test_hostile_dead_letters_are_kept_all_the_same(log: MessageLog, drain: Callable[..., None], query: Query) -> None:
@@ -161,8 +173,8 @@ def test_of_two_projectors_on_one_partition_one_wins(database: str, query: Query
     batch = RecordBatch(source, 100, 103, [101], [at], [b"e-1"], [value], [headers])
     items = [Item(0, rows_of(event, Source(EPISODE_EVENTS, 0, 101, at)))]
     with connect(database, application="one") as one, connect(database, application="two") as two:
-        BatchWriter(one, "s", "one").write(batch, items)
-        zombie = BatchWriter(two, "s", "two")
+        BatchWriter(one, "s").write(batch, items)
+        zombie = BatchWriter(two, "s")
         with pytest.raises(SinkFencedError, match=r"is not 100"):
             zombie.write(batch, items)
         successor = RecordBatch(source, 103, 105, [104], [at], [b"e-1"], [value], [headers])

@@ -5,6 +5,7 @@ import math
 import struct
 from typing import Any
 
+import msgspec
 import pytest
 
 from stepwell.events import model
@@ -101,9 +102,13 @@ def test_rows_of_one_key_meet() -> None:
     requested, claimed = ("e", 1, "r", 10, None, None, *none), ("e", 1, "r", *none, 20, "lab", 5)
     second = ("e", 1, "r", *none, 30, "other", 6)
     assert reduce_rows(facts, [requested, claimed, second]) == [("e", 1, "r", 10, None, None, 20, "lab", 5)]
-    old, new = (("e", 1, *[value] * 14) for value in ("old", "new"))
+    old, new, far = (("e", 1, *[value] * 12, value[0] == "f", "hash") for value in ("old", "new", "far"))
     assert reduce_rows(status, [old, new]) == [new]
+    assert reduce_rows(status, [far, new]) == [far]
     assert reduce_rows(runs, [("r", "ada", 7), ("r", "bob", 5), ("r", "eve", 6)]) == [("r", "bob", 5)]
+    assert reduce_rows(runs, [("r", "eve", 5), ("r", "bob", 5)]) == [("r", "bob", 5)]
+    again = ("e", 1, "r", 11, "lost host", "s3://c", *none)
+    assert reduce_rows(facts, [requested, again]) == [requested], "a later request lends the first one nothing"
     assert reduce_rows(steps, [("e", 1), ("f", 2), ("e", 3)]) == [("e", 1), ("f", 2)]
 
 
@@ -114,6 +119,44 @@ def test_numbers_that_do_not_fit_are_refused_before_they_are_sent() -> None:
         encode_rows(["time"], [(-(2**63),)])
     with pytest.raises(UnicodeEncodeError):
         encode_rows(["text"], [("\ud800",)])
+
+
+@pytest.mark.parametrize("bad", ["a\0b", "a\ud800b"])
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.TYPE)
+def test_no_text_of_a_record_stands_against_its_rows(cls: Any, bad: str) -> None:
+    """Every text anywhere in a record replaced by one that PostgreSQL has no form for."""
+    record = poisoned(sample(cls), bad)
+    for row in rows_of(record, Source(topic_of(record), 1, 2, 3)):
+        kind = KINDS[row.kind]
+        encoded = encode_rows(kind.types, [row.values])
+        assert b"a\\u0000b" not in encoded
+        for type_, value in zip(kind.types, row.values, strict=True):
+            if type_ in ("text", "texts", "json") and value is not None:
+                assert "\0" not in str(value)
+                if type_ == "json":
+                    assert bad not in repr(json.loads(value))
+    letters = rows_of(record, Source(topic_of(record), 1, 2, 3))
+    assert "a\0b" not in repr(letters)
+
+
+def test_what_looks_like_a_nul_is_left_alone() -> None:
+    texts = (r"a\x00b", r"a\u0000b", "ümläut", "\U0001f600")
+    metrics = tuple(model.Metric(name=text, value=1.0) for text in texts)
+    event = model.StepDone(**{**fields(sample(model.StepDone)), "metrics": metrics})
+    assert list(json.loads(named(rows_of(event, Source(topic_of(event), 0, 0, 0))[0])["metrics"])) == list(texts)
+
+
+def poisoned(value: Any, bad: str) -> Any:
+    if isinstance(value, str):
+        return bad
+    if isinstance(value, tuple):
+        return tuple(poisoned(member, bad) for member in value)
+    if isinstance(value, model.Tensor):
+        return value  # its texts are judged by the codec, and steer how it is unpacked
+    if isinstance(value, msgspec.Struct):
+        changes = {name: poisoned(getattr(value, name), bad) for name in value.__struct_fields__}
+        return msgspec.structs.replace(value, **changes)
+    return value
 
 
 def fields(record: Any) -> dict[str, Any]:
