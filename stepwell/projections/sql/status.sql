@@ -27,7 +27,7 @@ FROM stepwell.dead_letters
 SELECT w.worker_id, w.host, w.heard_at, w.heard_at < k.as_of - make_interval(secs => k.patience) AS silent,
        extract(epoch FROM now() - w.heard_at)::double precision AS heard_s_ago
 FROM (SELECT worker_id, host, max(sampled_at) AS heard_at FROM stepwell.telemetry
-      WHERE metric = 'process.cpu.utilization' AND sampled_at > now() - interval '1 h' GROUP BY worker_id, host) AS w,
+      WHERE metric = 'system.cpu.utilization' AND sampled_at > now() - interval '1 h' GROUP BY worker_id, host) AS w,
      (SELECT least(coalesce(min(as_of), now()), now()) AS as_of,
              (SELECT value FROM stepwell.settings WHERE name = 'silent_after_s') AS patience
       FROM stepwell.partition_freshness WHERE topic = 'stepwell.telemetry') AS k

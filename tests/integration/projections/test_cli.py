@@ -54,6 +54,8 @@ def test_from_an_empty_machine_to_the_three_answers(home: Path, stepwell: Stepwe
     facts.publish(log, [
         facts.requested("e-[31m1"), facts.claimed("e-[31m1", occurred_at=long_ago),
         facts.snapshot("e-[31m1", since_at=long_ago, last_event_at=long_ago, owes="agent"),
+        facts.telemetry("stepwell-engine-0", 1), facts.dead_letter(),
+        facts.again(facts.telemetry("stepwell-engine-1", 1), sampled_at=long_ago),
     ])  # fmt: skip
     with Running(Projector(log, url, facts.CODEC), log) as projector:
         projector.wait_reported()
@@ -64,8 +66,9 @@ def test_from_an_empty_machine_to_the_three_answers(home: Path, stepwell: Stepwe
     assert "Stuck: 1" in shown
     assert "e-[31m1/1" in shown  # markup in a name is only a name
     assert re.search(r"How far behind: not at all, as of [0-9.]+ s ago \(", shown)
-    assert "Dead letters: none." in shown
-    assert "Workers that report: none" in shown
+    assert re.search(r"Dead letters: 1, newest [0-9.]+ s ago\.", shown)
+    assert "Workers that report: stepwell-engine-0 on lab-3." in shown
+    assert re.search(r"Workers no longer heard of: stepwell-engine-1 on lab-3 \(for 1 min", shown)
     answer = json.loads(stepwell("status", "--json").stdout)
     assert [row["stuck_on"] for row in answer["stuck"]] == ["agent"]
     assert {row["consumer"] for row in answer["lag"]} == {"stepwell-projector"}

@@ -89,7 +89,10 @@ def test_while_no_projector_reports_nothing_grows_idle(
 ) -> None:
     """An attempt that was busy when the projector stopped is not stuck, however long ago that is."""
     facts.publish(log, [facts.requested("busy"), facts.claimed("busy"), facts.snapshot("busy"), facts.step("busy", 3)])
-    freshness = "SELECT state, age_s > 3000, as_of = (SELECT as_of FROM stepwell.running_now) FROM stepwell.projection_freshness"
+    freshness = (
+        "SELECT state, age_s > 3000, as_of = (SELECT as_of FROM stepwell.running_now)"
+        " FROM stepwell.projection_freshness"
+    )
     assert query(freshness) == [("silent", None, None)]  # no projector has ever run
     with running() as projector:
         projector.wait_reported()
