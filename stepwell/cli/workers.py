@@ -53,14 +53,14 @@ def work(
 ) -> None:
     """Run engine, detector and projector together, as child processes that are started again when they die.
 
-    Makes missing topics and brings the database's schema up to date first. For one machine; a team runs the workers
-    under its own supervisor (compose/).
+    Waits for the log where that is away, makes missing topics and brings the database's schema up to date first.
+    For one machine; a team runs the workers under its own supervisor (compose/).
     """
     from stepwell.adapters.workers.idle import IdleCheck
-    from stepwell.adapters.workers.process import stopping_by_signal
+    from stepwell.adapters.workers.lock import hold_workers
+    from stepwell.adapters.workers.process import EXIT_OK, stopping_by_signal
     from stepwell.adapters.workers.supervisor import Supervisor, stepwell_command
     from stepwell.engine import detector_worker, restore
-    from stepwell.events.topics import TOPICS
     from stepwell.settings import get_settings
 
     settings = get_settings()
@@ -69,21 +69,49 @@ def work(
     commands["detector"] = stepwell_command("detector", "--slot", "0", *options)
     groups = {restore.GROUP: restore.TOPICS, detector_worker.GROUP: detector_worker.TOPICS}
     with contextlib.ExitStack() as stack:
+        stack.enter_context(hold_workers(settings.home, settings.log))
         log = stack.enter_context(opened_log(settings.log))
-        with contextlib.closing(log.admin()) as admin:
-            admin.create(TOPICS)
+        stop = stack.enter_context(stopping_by_signal())
+        if not _made_topics(log, stop):
+            raise typer.Exit(EXIT_OK)
         if project:
             from stepwell.projections.migrate import migrate
 
             migrate(stack.enter_context(opened_database(settings.database)))
             commands["projector"] = stepwell_command("projector", "--slot", "0", *options)
             groups |= _projected()
-        stop = stack.enter_context(stopping_by_signal())
         finished = IdleCheck(log, groups) if until_idle else None
         if finished is not None:
             stack.callback(finished.close)
         code = Supervisor(commands).run(stop, finished)
     raise typer.Exit(code)
+
+
+def _made_topics(log: "MessageLog", stop: "StopFlag") -> bool:
+    """Make what topics are missing, as soon as the log is there; False when told to stop meanwhile."""
+    import structlog
+
+    from stepwell.engine.loop import BACK_OFF_MAX_S
+    from stepwell.events.topics import TOPICS
+    from stepwell.exceptions import LogUnavailableError
+
+    report = structlog.get_logger("stepwell.work")
+    said = False
+    while not stop():
+        try:
+            with contextlib.closing(log.admin()) as admin:
+                admin.create(TOPICS)
+        except LogUnavailableError as error:
+            if not said:
+                say = report.info if log.said_away else report.warning
+                say("log is away, waiting", reason=str(error))
+            said = True
+            stop.wait(BACK_OFF_MAX_S)
+            continue
+        if said:
+            report.info("log is back")
+        return True
+    return False
 
 
 def _projected() -> dict[str, tuple[str, ...]]:

@@ -188,7 +188,9 @@ class ExactlyOnceLoop:
         except LogUnavailableError as error:
             self._abandon(renew_producer=True)
             if self._away_for_s == 0.0:
-                self._report.warning("log is away, waiting", worker_id=self._worker_id, reason=str(error))
+                # Where a client of the log has warned already, this is worth a line, but no second warning.
+                say = self._report.info if self._log.said_away else self._report.warning
+                say("log is away, waiting", worker_id=self._worker_id, reason=str(error))
             self._away_for_s = min(max(2 * self._away_for_s, BACK_OFF_FIRST_S), BACK_OFF_MAX_S)
             self._clock.wait(self._away_for_s)
             return 0

@@ -206,8 +206,15 @@ class Admin(Protocol):
 class MessageLog(Protocol):
     """A message log: topics of keyed records in partitions, consumer groups, transactions."""
 
-    def producer(self) -> Producer:
-        """A producer outside transactions (idempotent, all replicas acknowledge)."""
+    @property
+    def said_away(self) -> bool:
+        """Whether one of its clients has logged by itself that the log is away; then nobody else need say it."""
+
+    def producer(self, *, quiet: bool = False) -> Producer:
+        """A producer outside transactions (idempotent, all replicas acknowledge).
+
+        ``quiet``: for records that may be lost; it logs nothing of an outage, and closes quickly.
+        """
 
     def transactional_producer(self, transactional_id: str) -> TransactionalProducer:
         """A producer with a stable id. Starting it fences the older one of that id and aborts what that left open."""

@@ -11,6 +11,7 @@ except ImportError as error:
     raise MissingPartError("A Kafka log needs confluent-kafka: pip install 'stepwell[kafka]'") from error
 
 from stepwell.adapters.logs.kafka_admin import KafkaAdmin
+from stepwell.adapters.logs.kafka_client import Outage
 from stepwell.adapters.logs.kafka_consumer import KafkaConsumer
 from stepwell.adapters.logs.kafka_producer import KafkaProducer, KafkaTransactionalProducer
 
@@ -29,13 +30,19 @@ class KafkaLog:
     def __init__(self, bootstrap: str, options: Mapping[str, Any] | None = None) -> None:
         self.bootstrap = bootstrap
         self._options = dict(options or {})
+        self._outage = Outage()
 
     def __repr__(self) -> str:
         return f"KafkaLog({self.bootstrap!r})"
 
-    def producer(self) -> KafkaProducer:
+    @property
+    def said_away(self) -> bool:
+        """See `stepwell.engine.ports.MessageLog.said_away`."""
+        return self._outage.said
+
+    def producer(self, *, quiet: bool = False) -> KafkaProducer:
         """See `stepwell.engine.ports.MessageLog.producer`."""
-        return KafkaProducer(self.bootstrap, self._options)
+        return KafkaProducer(self.bootstrap, self._options, self._outage, quiet=quiet)
 
     def transactional_producer(self, transactional_id: str) -> KafkaTransactionalProducer:
         """See `stepwell.engine.ports.MessageLog.transactional_producer`.
@@ -43,15 +50,15 @@ class KafkaLog:
         Raises:
             LogUnavailableError: no broker answered in time.
         """
-        return KafkaTransactionalProducer(self.bootstrap, transactional_id, self._options)
+        return KafkaTransactionalProducer(self.bootstrap, transactional_id, self._options, self._outage)
 
     def consumer(self, group: str | None = None, instance_id: str | None = None) -> KafkaConsumer:
         """See `stepwell.engine.ports.MessageLog.consumer`."""
-        return KafkaConsumer(self.bootstrap, group, instance_id, self._options)
+        return KafkaConsumer(self.bootstrap, group, instance_id, self._options, self._outage)
 
     def admin(self) -> KafkaAdmin:
         """See `stepwell.engine.ports.MessageLog.admin`."""
-        return KafkaAdmin(self.bootstrap, self._options)
+        return KafkaAdmin(self.bootstrap, self._options, self._outage)
 
     def close(self) -> None:
         """See `stepwell.engine.ports.MessageLog.close`. Every client is closed on its own; the log holds nothing."""

@@ -20,7 +20,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
 from confluent_kafka.cimpl import NewTopic
 
-from stepwell.adapters.logs.kafka_client import Availability, base_options, make_client, patiently
+from stepwell.adapters.logs.kafka_client import Availability, Outage, base_options, make_client, patiently
 from stepwell.adapters.logs.kafka_consumer import KafkaConsumer
 from stepwell.adapters.logs.kafka_errors import kafka_error, to_log_error
 from stepwell.engine.ports import TopicPartition, Watermarks
@@ -61,8 +61,8 @@ def _min_in_sync(replication: int) -> int:
 class KafkaAdmin:
     """See `stepwell.engine.ports.Admin`."""
 
-    def __init__(self, bootstrap: str, options: Mapping[str, Any]) -> None:
-        self._availability = Availability("admin")
+    def __init__(self, bootstrap: str, options: Mapping[str, Any], outage: Outage | None = None) -> None:
+        self._availability = Availability("admin", outage)
         self._bootstrap = bootstrap
         self._options = dict(options)
         self._readers: dict[str, KafkaConsumer] = {}

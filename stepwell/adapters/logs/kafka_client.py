@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from stepwell.adapters.logs.kafka_errors import kafka_error
 from stepwell.exceptions import ConfigurationError, LogUnavailableError
 
-__all__ = ["CALL_TIMEOUT_S", "Availability", "base_options", "make_client", "patiently"]
+__all__ = ["CALL_TIMEOUT_S", "Availability", "Outage", "base_options", "make_client", "patiently"]
 
 CALL_TIMEOUT_S = 30.0
 """How long a call that needs an answer waits for it before it raises `LogUnavailableError` (s)."""
@@ -26,14 +26,29 @@ _AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLV
 _LASTING = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
 
 
+class Outage:
+    """What the clients of one log share: whether it was said that the cluster is away."""
+
+    def __init__(self) -> None:
+        self.said = False
+
+
 class Availability:
     """Says once that the cluster is away, and once that it is back.
 
-    librdkafka reports every failed connection of every client; for a worker that waits, one line is enough.
+    librdkafka reports every failed connection of every client; for a worker that waits, one line is enough, however
+    many clients it has and makes anew meanwhile.
+
+    Args:
+        client: names it in what is said.
+        outage: shared with the other clients of the log.
+        quiet: for what nobody waits for: say nothing of it (level debug).
     """
 
-    def __init__(self, client: str) -> None:
+    def __init__(self, client: str, outage: Outage | None = None, *, quiet: bool = False) -> None:
         self._client = client
+        self._outage = outage or Outage()
+        self._quiet = quiet
         self._away = False
 
     @property
@@ -52,13 +67,17 @@ class Availability:
 
     def on_success(self) -> None:
         """Call when something came through."""
-        if self._away:
-            self._away = False
+        self._away = False
+        if self._outage.said:
+            self._outage.said = False
             _log.info("log_back", client=self._client)
 
     def _say_away(self, event: str, error: KafkaError) -> None:
-        if not self._away:
-            self._away = True
+        self._away = True
+        if self._quiet:
+            _log.debug(event, client=self._client, code=error.name(), reason=error.str())
+        elif not self._outage.said:
+            self._outage.said = True
             _log.warning(event, client=self._client, code=error.name(), reason=error.str(), then="waiting")
 
 

@@ -10,7 +10,14 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as DriverPartition
 
-from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, Availability, base_options, make_client, patiently
+from stepwell.adapters.logs.kafka_client import (
+    CALL_TIMEOUT_S,
+    Availability,
+    Outage,
+    base_options,
+    make_client,
+    patiently,
+)
 from stepwell.adapters.logs.kafka_errors import classify, kafka_error, to_log_error
 from stepwell.engine.ports import GroupMembership, RecordBatch, TopicPartition, Watermarks
 from stepwell.exceptions import FencedError, LogError, LogUnavailableError, PositionLostError
@@ -84,12 +91,19 @@ class KafkaConsumer:
     need an answer raise `LogUnavailableError` after `CALL_TIMEOUT_S`.
     """
 
-    def __init__(self, bootstrap: str, group: str | None, instance_id: str | None, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str | None,
+        instance_id: str | None,
+        options: Mapping[str, Any],
+        outage: Outage | None = None,
+    ) -> None:
         if instance_id is not None and group is None:
             raise LogError("An instance id makes sense only in a group; name the group.")
         self.group = group
         self._instance_id = instance_id
-        self._availability = Availability(f"consumer {instance_id or group or ''}".strip())
+        self._availability = Availability(f"consumer {instance_id or group or ''}".strip(), outage)
         base = base_options(bootstrap, options, self._availability.on_error)
         self._driver = make_client(Consumer, _consumer_options(group, instance_id, base))
         self._topics: list[str] = []

@@ -9,7 +9,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as DriverPartition
 
-from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, Availability, base_options, make_client
+from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, Availability, Outage, base_options, make_client
 from stepwell.adapters.logs.kafka_consumer import KafkaMembership
 from stepwell.adapters.logs.kafka_errors import kafka_error, to_log_error
 from stepwell.engine.ports import GroupMembership, OutgoingRecord, TopicPartition
@@ -24,6 +24,7 @@ BROKER_MAX_BYTES = 1_048_588
 """Default of the broker's message.max.bytes: the largest batch, and so the largest record with all its framing."""
 
 _CLOSE_TIMEOUT_S = 10.0
+_QUIET_CLOSE_TIMEOUT_S = 1.0
 OVERDUE_S = 20.0
 """How long adding positions may take (s) before the client counts as stuck. Usually it takes milliseconds."""
 _log = structlog.get_logger(__name__)
@@ -98,8 +99,11 @@ class KafkaProducer:
     open a new one and send again from the last flush. Events carry ids, so a repeat is harmless.
     """
 
-    def __init__(self, bootstrap: str, options: Mapping[str, Any]) -> None:
-        self._availability = Availability("producer")
+    def __init__(
+        self, bootstrap: str, options: Mapping[str, Any], outage: Outage | None = None, *, quiet: bool = False
+    ) -> None:
+        self._quiet = quiet
+        self._availability = Availability("producer", outage, quiet=quiet)
         base = base_options(bootstrap, options, self._availability.on_error)
         settings = _producer_options(base, {"message.timeout.ms": 0})
         self._sender = _Sender(settings, self._availability)
@@ -138,14 +142,15 @@ class KafkaProducer:
         driver = self._sender.driver
         left = 0
         try:
-            left = 0 if self._fatal else driver.flush(_CLOSE_TIMEOUT_S)
+            left = 0 if self._fatal else driver.flush(_QUIET_CLOSE_TIMEOUT_S if self._quiet else _CLOSE_TIMEOUT_S)
             if left or self._fatal:
                 driver.purge()
                 driver.flush(1.0)
         except KafkaException as error:
             _log.warning("log_producer_close", reason=str(to_log_error(error, "closing")))
         if left or self._sender.refused_count:
-            _log.error("log_records_given_up", unacknowledged=left, refused=self._sender.refused_count)
+            say = _log.debug if self._quiet else _log.error
+            say("log_records_given_up", unacknowledged=left, refused=self._sender.refused_count)
 
     def _check_usable(self) -> None:
         if self._fatal is not None:
@@ -172,9 +177,11 @@ class KafkaTransactionalProducer:
     still one takes the id over again in `begin`, a zombie gets `FencedError`.
     """
 
-    def __init__(self, bootstrap: str, transactional_id: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, bootstrap: str, transactional_id: str, options: Mapping[str, Any], outage: Outage | None = None
+    ) -> None:
         self.transactional_id = transactional_id
-        self._availability = Availability(f"transactions of {transactional_id}")
+        self._availability = Availability(f"transactions of {transactional_id}", outage)
         base = base_options(bootstrap, options, self._availability.on_error)
         more = {
             "transactional.id": transactional_id,

@@ -54,8 +54,14 @@ class LocalLog:
     def _store(self, *, durable: bool = True) -> Store:
         return open_store(self._directory, durable=durable)
 
-    def producer(self) -> LocalProducer:
-        """A producer outside transactions."""
+    @property
+    def said_away(self) -> bool:
+        """Never: whoever calls hears it from the error."""
+        return False
+
+    def producer(self, *, quiet: bool = False) -> LocalProducer:
+        """A producer outside transactions. It says nothing of itself but what `close` had to give up."""
+        del quiet
         return LocalProducer(self._store())
 
     def transactional_producer(self, transactional_id: str) -> LocalTransactionalProducer:

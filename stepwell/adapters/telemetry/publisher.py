@@ -1,6 +1,7 @@
 """A thread beside a worker that publishes what the samplers measure, every few seconds.
 
-Telemetry is advice: whatever goes wrong here is said once and never stops the worker.
+Telemetry is advice: whatever goes wrong here is said once and never stops the worker. That the log is away is the
+worker's to say; samples of that time are left out.
 """
 
 import platform
@@ -14,7 +15,7 @@ from stepwell.adapters.telemetry.gpu import GpuSampler
 from stepwell.adapters.telemetry.host import HostSampler
 from stepwell.engine.ports import MessageLog, OutgoingRecord, Producer
 from stepwell.events.model import LogRecord, TelemetryPoint, TelemetrySampled
-from stepwell.exceptions import MissingPartError, StepwellError
+from stepwell.exceptions import MissingPartError, StepwellError, StillQueuedError
 
 INTERVAL_S = 5.0
 FLUSH_TIMEOUT_S = 5.0
@@ -46,7 +47,8 @@ class TelemetryPublisher:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._sequence = 0
-        self._said_away = False
+        self._said = False
+        self._queued = False
 
     def start(self) -> None:
         """Begin to sample."""
@@ -81,7 +83,10 @@ class TelemetryPublisher:
                 producer.close()
 
     def _publish(self, producer: Producer | None, points: list[TelemetryPoint]) -> Producer | None:
-        """Publish one sample; the producer to go on with, or None after it failed."""
+        """Publish one sample; the producer to go on with, or None after it failed.
+
+        While an earlier sample is still queued this one is left out, so that an outage costs no memory.
+        """
         sample = TelemetrySampled(
             worker_id=self._worker_id,
             host=platform.node() or "unknown",
@@ -91,15 +96,22 @@ class TelemetryPublisher:
         )
         self._sequence += 1
         try:
-            producer = producer or self._message_log.producer()
+            producer = producer or self._message_log.producer(quiet=True)
+            if self._queued:
+                producer.flush(0.0)
+                self._queued = False
             producer.send([self._outgoing(sample)])
             producer.flush(FLUSH_TIMEOUT_S)
+        except StillQueuedError:
+            self._queued = True
+            return producer
         except StepwellError as error:
-            if not self._said_away:
-                _log.warning("telemetry is not getting through", worker_id=self._worker_id, reason=str(error))
-            self._said_away = True
+            say = _log.debug if error.retriable or self._said else _log.warning
+            say("telemetry is not getting through", worker_id=self._worker_id, reason=str(error))
+            self._said = self._said or not error.retriable
+            self._queued = False
             if producer is not None:
                 producer.close()
             return None
-        self._said_away = False
+        self._said = False
         return producer

@@ -136,7 +136,8 @@ def test_a_log_that_is_away_stops_no_worker() -> None:
     failures = [LogUnavailableError("away"), LogUnavailableError("away")]
     real = log.producer
 
-    def producer() -> Any:
+    def producer(*, quiet: bool) -> Any:
+        assert quiet
         if failures:
             raise failures.pop()
         return real()
