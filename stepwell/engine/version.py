@@ -9,7 +9,7 @@ from stepwell.engine.labels import RULE_SET
 from stepwell.engine.state import ACTION_LIMIT, HOLD_LIMIT, LIST_LIMIT, NUMBER_LIMIT
 from stepwell.events.taxonomy import FAILURE_TYPES
 
-FOLD_VERSION: Final = 2
+FOLD_VERSION: Final = 3
 """Raise it with every change of the code that can change a state or a verdict; golden histories hold you to it."""
 
 
