@@ -2,7 +2,7 @@
 
 Only the head and the fields that steer something are judged. NaN and infinity in actions, observations, rewards and
 metrics are facts about what happened: they are kept, and judged by the rules. Text that people wrote (messages,
-reasons) is kept as it is; what a database cannot store is its projector's to refuse.
+reasons) is kept as it is; what a database has no form for is its projector's to write out or to refuse.
 
 A timestamp's window is judged apart (`check_time`), because it needs the record's broker time.
 """
@@ -43,8 +43,8 @@ MAX_AXES = 16
 ITEM_BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
 """The dtypes of tensors, and the bytes of one element."""
 
-PAST_WINDOW_US = 30 * 24 * 3600 * 1_000_000
-"""How long before its broker time a live event may have happened (µs): 30 days, for sites that were offline."""
+PAST_WINDOW_US = 90 * 24 * 3600 * 1_000_000
+"""How long before its broker time a live event may have happened (µs): 90 days, for sites that were offline."""
 
 FUTURE_WINDOW_US = 10 * 60 * 1_000_000
 """How far a producer's clock may run ahead of the broker's (µs): 10 minutes."""

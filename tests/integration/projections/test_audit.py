@@ -189,7 +189,8 @@ def test_bad_records_are_one_row_whoever_comes_first(
     order: str, log: MessageLog, drain: Callable[..., None], query: Query, audit: Callable[[], TableAudit]
 ) -> None:
     told = facts.episode("e-1", 3)
-    genuine = told[3]
+    tensor = facts.model.Tensor(name="camera", dtype="uint8", shape=(2,), data=b"ab")
+    genuine = told[3] = facts.again(told[3], observation=(tensor,))
     assert isinstance(genuine, StepDone)
     bad = [entry.record for entry in bad_records(genuine)]
     facts.publish(log, told)
