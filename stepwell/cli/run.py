@@ -113,6 +113,8 @@ def _print_failed(out: "Console", run_id: str, states: "list[EpisodeState]") -> 
 
     verdicts = [counting_verdict(state) for state in states]
     failed = [each for each in verdicts if each is not None and each.outcome in ("failure", "error")]
+    first_of_each = {(each.policy, each.failure_type): each for each in reversed(failed)}.values()
+    failed.sort(key=lambda each: each not in first_of_each)  # different failures say more than three of a kind
     for verdict in failed[:FAILED_SHOWN]:
         out.print(
             f"failed: {verdict.episode_id}: {verdict.failure_type} (stepwell show {verdict.episode_id})",

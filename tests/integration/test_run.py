@@ -116,6 +116,10 @@ def test_every_kind_of_failure_gets_its_owner(tmp_path: Path) -> None:
     tally = summarise(states).total
     assert (tally.planned, tally.attempted, tally.errored, tally.scored) == (10, 10, 2, 8)
     assert "planned 10 · attempted 10 · errored 2 · scored 8" in output
+    assert re.search(r"ep-\w{8}  nan in balance, seed 1: failure: invalid_action \(7 steps\)", output)
+    told = re.findall(r"^failed: (ep-\w+): \w+ \(stepwell show \1\)$", output, re.MULTILINE)
+    assert len(told) == 3
+    assert "… and 6 more: stepwell episodes --run b1" in output
     messages = {v.policy: v.message or "" for v in verdicts if v is not None}
     assert "lost.pt at mine.py:4 in __init__" in messages["unloadable"]
     assert messages["mistaken"].startswith(
