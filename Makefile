@@ -60,8 +60,9 @@ demo: install simulators ## real simulated robots, evaluated on this machine alo
 demo-kafka: install simulators parts ## the same over real Apache Kafka and TimescaleDB
 	@$(BIN)/python examples/demo/run.py --kafka
 
-test: install simulators parts ## every test, with real Kafka, PostgreSQL, TimescaleDB and simulators
-	@$(BIN)/python -m pytest tests
+test: install simulators parts lint ## lint, types and every test, with real Kafka, PostgreSQL, TimescaleDB and simulators
+	@$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile tests/unit tests/test_tidy.py
+	@$(BIN)/python -m pytest tests/conformance tests/integration tests/simulation tests/e2e
 
 check: lint unit ## format, lint, types, import layers, unit tests with their coverage (under 2 minutes)
 
@@ -72,8 +73,11 @@ lint: install
 	@$(BIN)/lint-imports --no-logo
 
 unit: install
-	@$(BIN)/python -m pytest -q tests/unit tests/test_tidy.py --cov=stepwell/events --cov=stepwell/engine --cov-branch \
-		--cov-report=term --cov-fail-under=95
+	@$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile tests/unit tests/test_tidy.py --cov=stepwell/events --cov=stepwell/engine --cov-branch \
+		--cov-report=term --cov-report=json:.coverage.json
+	@$(BIN)/python -c 'import json; t = json.load(open(".coverage.json"))["totals"]; \
+		print("branches covered: %.1f %% (at least 95)" % t["percent_branches_covered"]); \
+		raise SystemExit(t["percent_branches_covered"] < 95)'
 
 bench: install parts ## measure speed and memory; prints a table and keeps JSON in benchmarks/results
 	@$(BIN)/python -m benchmarks

@@ -35,6 +35,8 @@ ENVIRONMENT_ONLY = frozenset({"home", "parts", "debug"})
 
 _HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
 _PORT_MAX = 65535
+# Kubernetes tells every container of a service named "stepwell" where it is; those are nobody's settings.
+_FROM_ORCHESTRATOR = re.compile(r"STEPWELL_(?:SERVICE_(?:HOST|PORT\w*)|PORT(?:_\d+_(?:TCP|UDP)\w*)?)")
 _STRICT = Field(strict=True)
 _LOG_FORMS = "local:DIRECTORY or kafka://host:port[,host:port]"
 _DATABASE_FORMS = "embedded:DIRECTORY or postgresql://user@host:port/database"
@@ -234,7 +236,11 @@ def _origin_of(name: str, path: Path | None) -> Origin:
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
     known = [variable_of(name) for name in Settings.model_fields]
-    unknown = sorted(name for name in environ if name.startswith(ENV_PREFIX) and name not in known)
+    unknown = sorted(
+        name
+        for name in environ
+        if name.startswith(ENV_PREFIX) and name not in known and not _FROM_ORCHESTRATOR.fullmatch(name)
+    )
     if unknown:
         raise ConfigurationError(
             "; ".join(f"unknown environment variable {name}{_did_you_mean(name, known)}" for name in unknown)

@@ -190,3 +190,11 @@ def test_password_file_that_does_not_fit(
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_settings().log = "kafka://x:1"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "name", ["STEPWELL_SERVICE_HOST", "STEPWELL_SERVICE_PORT_HTTP", "STEPWELL_PORT", "STEPWELL_PORT_80_TCP_ADDR"]
+)
+def test_what_kubernetes_puts_into_every_container_is_no_setting(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "10.0.0.1")
+    load_settings()
