@@ -55,7 +55,7 @@ _encode = msgspec.msgpack.Encoder().encode
 def content_digest(value: bytes) -> int:
     """Digest of an event's content from its encoded record value (with its five bytes of framing). For `Position`.
 
-    63 bits of BLAKE2b, never 0: to find another content for a given digest takes some 2**62 tries. Who writes both facts
+    63 bits of BLAKE2b, never 0: to find another content for a given digest takes 2**62 tries. Who writes both facts
     and means to hide that they differ needs about 2**32.
     """
     return _digest(value[_FRAME_BYTES:])
