@@ -203,7 +203,11 @@ class Projector:
     # --- partitions ---
 
     def _assigned(self, consumer: Consumer, new: list[TopicPartition]) -> Mapping[TopicPartition, int]:
-        self._owned.update(new)
+        positions = self._starting_positions(consumer, new)
+        self._owned.update(new)  # not before: where the log does not answer, they are not ours yet
+        return positions
+
+    def _starting_positions(self, consumer: Consumer, new: list[TopicPartition]) -> Mapping[TopicPartition, int]:
         if self._connection is not None and self._deadline is not None:
             try:
                 with named_errors(self._url), self._deadline.on(self._connection):
@@ -321,12 +325,12 @@ class Projector:
         if not now and time.monotonic() < self._commit_at:
             return
         self._commit_at = time.monotonic() + _COMMIT_INTERVAL_S
-        positions = {source: consumer.position(source) for source in self._placed}
-        if positions:
-            try:
+        try:
+            positions = {source: consumer.position(source) for source in self._placed}
+            if positions:
                 consumer.commit(positions)
-            except LogError as error:
-                _log.debug("position not committed on the log", projector=self._name, reason=str(error))
+        except LogError as error:
+            _log.debug("position not committed on the log", projector=self._name, reason=str(error))
 
 
 @contextlib.contextmanager

@@ -7,14 +7,18 @@ import msgspec
 import pytest
 import structlog.testing
 
+from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.engine.ports import MessageLog, RecordBatch, TopicPartition
 from stepwell.engine.publish import outgoing
 from stepwell.events.topics import EPISODE_EVENTS
-from stepwell.exceptions import SinkFencedError
+from stepwell.exceptions import LogUnavailableError, SinkFencedError
 from stepwell.projections.database import connect
+from stepwell.projections.projector import Projector
 from stepwell.projections.rows import Source, rows_of
 from stepwell.projections.writer import BatchWriter, Item
 from tests.integration.projections import facts
+from tests.integration.projections.conftest import Running
+from tests.unit.engine.running import Flaky
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
@@ -141,12 +145,20 @@ def test_hostile_dead_letters_are_kept_all_the_same(log: MessageLog, drain: Call
 def test_late_facts_go_into_the_past(log: MessageLog, drain: Callable[..., None], query: Query) -> None:
     day = 24 * 3600 * 1_000_000
     late = [facts.step("e-1", n, occurred_at=facts.now_us() - n * day) for n in range(0, 30, 3)]
+    late.append(facts.step("e-1", 61, occurred_at=facts.now_us() - 61 * day))  # live, and two months late
+    late.append(
+        facts.step("e-1", 91, occurred_at=facts.now_us() - 91 * day)
+    )  # beyond the window: the engine's to refuse
     old = facts.step("e-1", 400, occurred_at=facts.now_us() - 700 * day, origin="import")
     facts.publish(log, [*late, old])
     drain()
     facts.publish(log, late)
     drain()
-    assert query("SELECT count(*) FROM stepwell.steps") == [(11,)]
+    assert query("SELECT count(*) FROM stepwell.steps") == [(12,)]
+    assert query("SELECT step FROM stepwell.steps WHERE occurred_at < now() - interval '60 days' ORDER BY 1") == [
+        (61,), (400,),
+    ]  # fmt: skip
+    assert query("SELECT count(*) FROM stepwell.dead_letters") == [(0,)]
 
 
 def test_a_status_never_goes_back(log: MessageLog, drain: Callable[..., None], query: Query) -> None:
@@ -212,3 +224,24 @@ def test_an_event_under_a_wrong_key_makes_no_row_even_when_it_is_read_first(
     drain()
     assert query("SELECT DISTINCT producer_id FROM stepwell.steps") == [("sim-1",)]
     assert query("SELECT count(*) FROM stepwell.steps") == [(2,)]
+
+
+@pytest.mark.parametrize("call", ["watermarks", "seek", "position", "resume", "poll"])
+def test_a_log_that_goes_away_anywhere_in_a_turn_is_waited_for(
+    call: str, database: str, query: Query, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory = MemoryLog()
+    flaky = Flaky(memory)
+    facts.publish(memory, facts.episode("e-1", steps=3))
+    flaky.failures[call] = [LogUnavailableError("no broker answers") for _ in range(3)]
+    log: Any = flaky
+    with Running(Projector(log, database, facts.CODEC), memory) as running:
+        running.wait_caught_up()
+        # Somebody moves the position: the partitions are placed anew, by seeking.
+        query("DELETE FROM stepwell.steps")
+        query("UPDATE stepwell.sink_offsets SET next_offset = 0 WHERE topic = %s", EPISODE_EVENTS)
+        facts.publish(memory, [facts.step("e-1", 3)])
+        running.wait(lambda: query("SELECT count(*) FROM stepwell.steps") == [(4,)] and not flaky.failures[call])
+        running.wait_caught_up()
+    assert capsys.readouterr().out.count("log is away, waiting") <= 3
+    memory.close()
