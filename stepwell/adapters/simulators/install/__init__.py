@@ -159,4 +159,3 @@ def main() -> None:
             install(names)
     except StepwellError as error:
         raise SystemExit(f"error: {error}") from error
-
