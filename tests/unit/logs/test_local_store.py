@@ -213,7 +213,7 @@ try:
 except LogUnavailableError as error:
     message = str(error)
 again = log.producer()
-again.send([OutgoingRecord("things", b"x", bytes(2_000_000))])
+again.send([OutgoingRecord("things", b"x", bytes(500_000)) for _ in range(4)])
 try:
     again.flush(30)
     sys.exit("a full disk took two more megabytes")
