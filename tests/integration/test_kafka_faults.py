@@ -1,5 +1,6 @@
 """Kafka breaks in the ways in which it does break: the node is killed, away, frozen; clients are zombies."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from stepwell.adapters.logs.kafka import KafkaLog
+from stepwell.adapters.logs.kafka_admin import KafkaAdmin
 from stepwell.adapters.logs.kafka_consumer import KafkaConsumer
 from stepwell.adapters.logs.kafka_producer import KafkaTransactionalProducer
 from stepwell.adapters.parts.kafka import KafkaPart
@@ -68,7 +70,10 @@ def _read_all(log: KafkaLog, topic: str) -> dict[bytes | None, list[bytes | None
 
 
 class Copier(threading.Thread):
-    """Copies a topic in transactions, as the engine's worker does: on trouble, back to the committed positions."""
+    """Copies a topic in transactions, as the workers' loop does: on trouble back to the committed positions.
+
+    Where the outcome of a transaction is not known, its producer is renewed first.
+    """
 
     def __init__(self, log: KafkaLog, source: str, target: str) -> None:
         super().__init__(daemon=True)  # a failed test must not wait for it
@@ -100,19 +105,34 @@ class Copier(threading.Thread):
         try:
             consumer.subscribe([self._source], self._owned.update, self._owned.difference_update)
             producer = self._log.transactional_producer("copier-" + self._source)
+            back = False
             try:
                 while not self.stopping.is_set():
                     try:
+                        if back:
+                            self._go_back(consumer)
+                        back = False
                         self._copy(consumer, producer)
                     except LogError as error:
                         if not error.retriable:
                             raise
                         self.setbacks.append(error)
-                        self._go_back(consumer)
+                        if isinstance(error, LogUnavailableError):
+                            producer = self._renewed(producer)
+                        back = True
             finally:
                 producer.close()
         finally:
             consumer.close()
+
+    def _renewed(self, producer: KafkaTransactionalProducer) -> KafkaTransactionalProducer:
+        """A producer under the same id: starting it resolves what the last one left open, and its positions with it."""
+        producer.close()
+        while True:
+            try:
+                return self._log.transactional_producer("copier-" + self._source)
+            except LogUnavailableError as error:
+                self.setbacks.append(error)
 
     def _copy(self, consumer: KafkaConsumer, producer: KafkaTransactionalProducer) -> None:
         batches = consumer.poll(50, 0.1)
@@ -128,14 +148,9 @@ class Copier(threading.Thread):
         producer.commit()
 
     def _go_back(self, consumer: KafkaConsumer) -> None:
-        while not self.stopping.is_set():
-            try:
-                # A partition that was taken away meanwhile starts at its committed position when it comes back.
-                for source, at in consumer.committed(self._owned).items():
-                    consumer.seek(source, 0 if at is None else at)
-                return
-            except LogUnavailableError as error:
-                self.setbacks.append(error)
+        # A partition that was taken away meanwhile starts at its committed position when it comes back.
+        for source, at in consumer.committed(self._owned).items():
+            consumer.seek(source, 0 if at is None else at)
 
 
 def test_a_killed_node_loses_and_doubles_nothing(node: KafkaPart, log: KafkaLog) -> None:
@@ -159,13 +174,22 @@ def test_a_killed_node_loses_and_doubles_nothing(node: KafkaPart, log: KafkaLog)
     assert _read_all(log, target) == expected
 
 
+def _positions(admin: KafkaAdmin, group: str, topic: str) -> dict[TopicPartition, int | None] | None:
+    """None while a transaction that the broker has not ended yet hides them."""
+    try:
+        return admin.group_positions(group, topic)
+    except LogUnavailableError:
+        return None
+
+
 def _finish(copier: Copier, log: KafkaLog, source: str) -> None:
     """Wait until the copier has committed the end of its source, and end it."""
     end = {place: mark.high or None for place, mark in log.admin().watermarks(source).items()}
-    deadline = time.monotonic() + 60
-    while copier.failure is None and log.admin().group_positions("copier-" + source, source) != end:
-        assert time.monotonic() < deadline, f"the copier did not get to the end; setbacks: {copier.setbacks}"
-        time.sleep(0.2)
+    deadline = time.monotonic() + 150
+    with contextlib.closing(log.admin()) as admin:
+        while copier.failure is None and _positions(admin, "copier-" + source, source) != end:
+            assert time.monotonic() < deadline, f"the copier did not get to the end; setbacks: {copier.setbacks}"
+            time.sleep(0.2)
     copier.stopping.set()
     copier.join(60)
     assert copier.failure is None
