@@ -146,9 +146,13 @@ def test_the_training_services_statement_runs(connection: psycopg.Connection[tup
     assert [(row["policy"], row["status"]) for row in asked(connection, statement)] == [("p", "open")]
 
 
+# A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that.
+HEAR_CTRL_C = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
 def started(program: str, directory: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", HEAR_CTRL_C + program],
         env={**os.environ, "STEPWELL_LOG": f"local:{directory / 'log'}", "STEPWELL_HOME": str(directory)},
         cwd=directory,
         stdout=subprocess.PIPE,
