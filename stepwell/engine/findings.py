@@ -93,37 +93,27 @@ class Findings(list[Finding]):
         detail = (
             f"facts {first} to {last} of {producer.name} lie beyond the end's last sequence, but came before the end"
         )
-        self.append(
-            Finding(
-                "violation",
-                "beyond_end",
-                detail,
-                attempt.episode_id,
-                attempt.attempt,
-                "",
-                producer.name,
-                first,
-                last,
-                attempt.partition,
-                -1,
-                -1,
-            )
-        )
+        self._about_range("violation", "beyond_end", detail, attempt, producer, (first, last))
 
     def lost(self, attempt: AttemptState, producer: ProducerState, first: int, last: int, cause: str) -> None:
         """Sequences were given up."""
         detail = f"facts {first} to {last} of {producer.name} never came; given up by {cause}"
+        self._about_range("lost", cause, detail, attempt, producer, (first, last))
+
+    def _about_range(
+        self, kind: str, code: str, detail: str, attempt: AttemptState, producer: ProducerState, seqs: tuple[int, int]
+    ) -> None:
+        """A finding about several sequences, and so about no record of its own."""
         self.append(
             Finding(
-                "lost",
-                cause,
+                kind,
+                code,
                 detail,
                 attempt.episode_id,
                 attempt.attempt,
                 "",
                 producer.name,
-                first,
-                last,
+                *seqs,
                 attempt.partition,
                 -1,
                 -1,
