@@ -417,9 +417,9 @@ class Attempt:
                 beyond = stream.held.pop(seq)
                 self.refuse(beyond, self._beyond(beyond))
             counted = [seq for seq in (*stream.done, *stream.late) if seq > stream.limit]
-            if counted:  # one letter for all of them, with the record at which it was noticed
+            if counted:  # one letter for all of them, with the record at which it was noticed: maybe another attempt's
                 self.violations += len(counted)
-                self.episode.letters.append(Letter(self.last_offset, "violation", "beyond_end"))
+                self.episode.letters.append(Letter(self.episode.offset, "violation", "beyond_end"))
 
     # --- the engine's own facts ---
 
@@ -488,6 +488,7 @@ class Episode:
         self.episode_id = episode_id
         self.attempts: dict[int, Attempt] = {}
         self.letters: list[Letter] = []
+        self.offset = -1
 
     def letter(self, fact: Fact, kind: str, reason: str) -> None:
         """Note a dead letter."""
@@ -495,6 +496,7 @@ class Episode:
 
     def take(self, fact: Fact) -> None:
         """One record, in the log's order."""
+        self.offset = fact.offset
         if fact.type not in FACTS and fact.type not in ENGINE_FACTS:
             self.letter(fact, "violation", "unexpected_type")
         elif fact.body["episode_id"] != self.episode_id:

@@ -121,6 +121,20 @@ def test_a_step_cannot_make_everything_of_the_agent_late() -> None:
     assert (verdict.n_steps, verdict.certificate.lost_count, verdict.certificate.late_count) == (2, 0, 0)
 
 
+def test_the_end_of_one_attempt_may_show_what_is_beyond_the_end_of_the_next() -> None:
+    """Attempt 2 waits for the end of attempt 1; that record is the one at which its surplus action was noticed."""
+    first = Story().begin().run(1)
+    end = first.fail()
+    second = Story(2)
+    second.request()
+    second.claim()
+    second.ready()
+    second.action(0)
+    second.fail("start_failed")
+    facts = [*second.facts[:-1], msgspec.structs.replace(second.facts[-1], last_agent_seq=-1)]
+    compare([*first.facts[:-1], *facts, end])
+
+
 def test_the_oracle_shares_no_code_with_the_engine() -> None:
     script = (
         "import sys, tests.simulation.oracle, tests.simulation.oracle_verdict\n"
