@@ -19,6 +19,7 @@ from stepwell.events.records import (
     Attribute,
     DeadLetter,
     HeaderField,
+    PolicySnapshot,
     PositionSaved,
     SnapshotTaken,
     TelemetryPoint,
@@ -44,6 +45,7 @@ __all__ = [
     "CheckpointSaved",
     "CommandIssued",
     "DeadLetter",
+    "DetectorTicked",
     "EpisodeAborted",
     "EpisodeClaimed",
     "EpisodeEnded",
@@ -65,14 +67,20 @@ __all__ = [
     "Origin",
     "Outcome",
     "PatternDetected",
+    "PolicySnapshot",
     "PositionSaved",
     "Producer",
     "Provenance",
     "Request",
+    "RetrainAcknowledged",
     "RetrainAnswered",
+    "RetrainExpired",
+    "RetrainMuted",
     "RetrainRequested",
+    "RetrainUnmuted",
     "RetrainWithdrawn",
     "RetryRequested",
+    "RulesActivated",
     "SamplingWeight",
     "SequenceRange",
     "SimReady",
@@ -82,6 +90,7 @@ __all__ = [
     "TelemetrySampled",
     "Tensor",
     "Value",
+    "VerdictExpected",
     "VerdictIssued",
 ]
 
@@ -146,6 +155,9 @@ class Request(Event, frozen=True, kw_only=True):
     max_steps: int
     """The step budget; reaching it ends the episode."""
     requested_by: str
+    definition_json: str = ""
+    """Scene, policy and perturbation as the task spec defines them (JSON), so that the episode can be run again from
+    the log alone; empty where whoever asked gave none."""
 
 
 class EpisodeRequested(Request, frozen=True, kw_only=True):
@@ -414,6 +426,8 @@ class VerdictIssued(Event, frozen=True, kw_only=True):
     """The first cause, in the words of the component that reported it; empty for a plain end."""
     labels: tuple[str, ...]
     """What the step rules found, sorted."""
+    label_steps: tuple[int, ...] = ()
+    """For each label the step at which it was first found; -1 where it is of no one step."""
     autonomous: bool
     n_steps: int
     total_reward: float
@@ -424,7 +438,52 @@ class VerdictIssued(Event, frozen=True, kw_only=True):
     provenance: Provenance
 
 
+class VerdictExpected(Event, frozen=True, kw_only=True):
+    """A first attempt was asked for: its verdict will come. Tells rules that go by the order of requests whom to wait
+    for. Written once per episode, with ``producer_seq`` 0."""
+
+    TYPE = "verdict::expected"
+    PRODUCER = "engine"
+
+    policy: str
+    policy_version: str
+    checkpoint: str | None = None
+    task: str
+    scene: str
+    perturbation: str
+    requested_at: int
+
+
 # --- from failures to training ------------------------------------------------------------------------------------
+
+
+class RulesActivated(Event, frozen=True, kw_only=True):
+    """A rule set takes effect for whatever stands behind this record in its partition. One in every partition of
+    ``stepwell.episode-events`` (step rules) and ``stepwell.policy-events`` (the others), and one in
+    ``stepwell.rule-sets``, all in one transaction."""
+
+    TYPE = "rules::activated"
+    PRODUCER = "operator"
+
+    rule_set: str
+    version: int
+    rules_json: str
+    """The whole set in canonical form; `stepwell.engine.ruleset` reads it."""
+    sha256: bytes
+    """Of ``rules_json``."""
+    activated_by: str
+
+
+class DetectorTicked(Event, frozen=True, kw_only=True):
+    """Time has passed for a partition of ``stepwell.policy-events``: what waited until ``now`` is due.
+
+    Written by the detector, only where something waits."""
+
+    TYPE = "detector::ticked"
+    PRODUCER = "engine"
+
+    now: int
+    """µs since 1970 UTC, by the detector's clock."""
 
 
 class PatternDetected(Event, frozen=True, kw_only=True):
@@ -445,6 +504,8 @@ class PatternDetected(Event, frozen=True, kw_only=True):
     evidence: tuple[EvidenceEpisode, ...]
     promise: str
     """What the rule promises, in words."""
+    detail: str = ""
+    """What was seen, in words and numbers, e.g. ``14 of 20 failed; limit 0.3``."""
 
 
 class RetrainRequested(Event, frozen=True, kw_only=True):
@@ -464,6 +525,15 @@ class RetrainRequested(Event, frozen=True, kw_only=True):
     evidence: tuple[EvidenceEpisode, ...]
     sampling_weights: tuple[SamplingWeight, ...]
     requested_by: str
+    detail: str = ""
+    """As in `PatternDetected`."""
+    hard_negatives: tuple[EvidenceEpisode, ...] = ()
+    """Further failed episodes of the same kind, beside the evidence: worth training on, newest first."""
+    weights_formula: str = ""
+    """How ``sampling_weights`` were worked out."""
+    regression_spec_json: str = ""
+    """What to run with the new checkpoint afterwards: cells, seeds and what to compare with; docs/training-services.md
+    has its form."""
 
 
 class RetrainWithdrawn(Event, frozen=True, kw_only=True):
@@ -491,6 +561,55 @@ class RetrainAnswered(Event, frozen=True, kw_only=True):
     detail: str
 
 
+class RetrainExpired(Event, frozen=True, kw_only=True):
+    """Nobody closed the request in the time that its rule gives; further evidence opens another."""
+
+    TYPE = "retrain::expired"
+    PRODUCER = "engine"
+
+    trigger_id: str
+    policy: str
+    reason: str
+
+
+class RetrainAcknowledged(Event, frozen=True, kw_only=True):
+    """A person has seen a request. It stays open; whoever looks at the ledger sees that someone is at it."""
+
+    TYPE = "retrain::acknowledged"
+    PRODUCER = "operator"
+
+    trigger_id: str
+    policy: str
+    detail: str
+    acknowledged_by: str
+
+
+class RetrainMuted(Event, frozen=True, kw_only=True):
+    """No requests for this policy for a while (of one rule, or of all). Patterns are still published."""
+
+    TYPE = "retrain::muted"
+    PRODUCER = "operator"
+
+    policy: str
+    rule: str | None = None
+    """None: every rule."""
+    until: int | None = None
+    """µs since 1970 UTC; None: until unmuted."""
+    reason: str
+    muted_by: str
+
+
+class RetrainUnmuted(Event, frozen=True, kw_only=True):
+    """A mute ends before its time; ``rule`` as in the mute."""
+
+    TYPE = "retrain::unmuted"
+    PRODUCER = "operator"
+
+    policy: str
+    rule: str | None = None
+    unmuted_by: str
+
+
 class CommandIssued(Event, frozen=True, kw_only=True):
     """An operator asks a host for something; the host answers with facts."""
 
@@ -504,5 +623,5 @@ class CommandIssued(Event, frozen=True, kw_only=True):
     issued_by: str
 
 
-LogRecord = Event | DeadLetter | SnapshotTaken | PositionSaved | TelemetrySampled
+LogRecord = Event | DeadLetter | SnapshotTaken | PolicySnapshot | PositionSaved | TelemetrySampled
 """Everything that Stepwell writes to a topic."""

@@ -81,6 +81,24 @@ class PositionSaved(Value, frozen=True, kw_only=True):
     rewind_offset: int
     committed_offset: int
     fold_hash: str
+    rules_json: str = ""
+    """The rule set in force at the rewind offset; empty: the one that is built in."""
+
+
+class PolicySnapshot(Value, frozen=True, kw_only=True):
+    """What the detector has folded of one policy, on the compacted topic ``stepwell.policy-snapshots``.
+
+    A cache of a fold that can be repeated: ``state`` is opaque outside the detector.
+    """
+
+    TYPE: ClassVar[str] = "engine::policy_snapshot"
+
+    policy: str
+    partition: int
+    last_offset: int
+    """The last record of ``stepwell.policy-events`` that it holds."""
+    detector_hash: str
+    state: bytes
 
 
 class Attribute(Value, frozen=True, kw_only=True):

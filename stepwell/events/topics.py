@@ -9,6 +9,8 @@ from dataclasses import dataclass
 EPISODE_EVENTS = "stepwell.episode-events"
 EPISODE_SNAPSHOTS = "stepwell.episode-snapshots"
 POLICY_EVENTS = "stepwell.policy-events"
+POLICY_SNAPSHOTS = "stepwell.policy-snapshots"
+RULE_SETS = "stepwell.rule-sets"
 FAILURE_PATTERNS = "stepwell.failure-patterns"
 RETRAIN_REQUESTS = "stepwell.retrain-requests"
 RETRAIN_RESULTS = "stepwell.retrain-results"
@@ -45,6 +47,9 @@ TOPICS: tuple[Topic, ...] = (
     # Partition p of the snapshots holds what was folded from partition p of the events, so both have as many.
     Topic(EPISODE_SNAPSHOTS, "episode_id/attempt or checkpoint/<partition>", partitions=4, compacted=True),
     Topic(POLICY_EVENTS, "policy", partitions=4),
+    # As for episodes: partition p holds what was folded from partition p of the policy events.
+    Topic(POLICY_SNAPSHOTS, "policy/<policy> or checkpoint/<partition>", partitions=4, compacted=True),
+    Topic(RULE_SETS, "rule set", partitions=1, compacted=True),
     Topic(FAILURE_PATTERNS, "policy", partitions=4),
     Topic(RETRAIN_REQUESTS, "policy", partitions=4),
     Topic(RETRAIN_RESULTS, "policy", partitions=4),

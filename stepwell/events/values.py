@@ -98,7 +98,12 @@ class Provenance(Value, frozen=True, kw_only=True):
 
 
 class EvidenceEpisode(Value, frozen=True, kw_only=True):
-    """One episode that a trigger rests on, with where its verdict stands in ``stepwell.policy-events``."""
+    """One episode that a trigger rests on, with where its verdict and its facts stand.
+
+    Attributes:
+        partition, offset: of the verdict, in ``stepwell.policy-events``.
+        events_partition, first_offset, last_offset: of the facts, in ``stepwell.episode-events``; -1 where not known.
+    """
 
     episode_id: str
     attempt: int
@@ -109,6 +114,10 @@ class EvidenceEpisode(Value, frozen=True, kw_only=True):
     perturbation: str
     seed: int
     n_steps: int
+    task: str = ""
+    events_partition: int = -1
+    first_offset: int = -1
+    last_offset: int = -1
 
 
 class SamplingWeight(Value, frozen=True, kw_only=True):
