@@ -1,8 +1,8 @@
 """Rule sets as data: what detectors look for, and what each rule promises.
 
-A rule set has two parts. *Step rules* look at the steps within an attempt, in the engine, and put labels (where they
-say so also a failure type) into its verdict. *Verdict rules* look at the verdicts of one policy, in the detector, and
-open triggers. A set is written in YAML (``stepwell patterns check FILE``), takes effect by an event (`RulesActivated`) and
+A rule set has two parts. *Step rules* look at the steps of an attempt, in the engine, and put labels into its verdict
+(and a failure type, where they say so). *Verdict rules* look at the verdicts of one policy, in the detector, and open
+triggers. A set is written in YAML (``stepwell patterns check FILE``), takes effect by an event (`RulesActivated`) and
 is named in every verdict and trigger that came of it. docs/rules.md is the users' page.
 
 Everything here is plain validated data; the code that judges stands in `stepwell.engine.steps` and
