@@ -10,34 +10,20 @@ few hundred bytes), so this is quick for a long time; see docs/decisions/0031.
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Protocol
 
 from stepwell.engine.detector import Detector, PolicyState, dump, policy_of
 from stepwell.engine.doubt import Suspects, in_doubt, unexpected
 from stepwell.engine.loop import Processor
-from stepwell.engine.ports import Consumer, MessageLog, OutgoingRecord, RecordBatch, TopicPartition
+from stepwell.engine.ports import Consumer, EventCodec, MessageLog, OutgoingRecord, RecordBatch, TopicPartition
 from stepwell.engine.publish import check_size, dead_letter, outgoing, outgoing_letter
 from stepwell.engine.reading import read_range
-from stepwell.events.model import DeadLetter, Event, Headers, LogRecord, RetrainAnswered
+from stepwell.events.model import DeadLetter, Event, LogRecord, RetrainAnswered
 from stepwell.events.routing import topic_of
 from stepwell.events.topics import POLICY_EVENTS, RETRAIN_RESULTS
 from stepwell.exceptions import EncodeError, EventError, PositionLostError
 
 GROUP = "stepwell-detector"
 TOPICS = (POLICY_EVENTS, RETRAIN_RESULTS)
-
-
-class EventCodec(Protocol):
-    """What the workers need of `stepwell.events.codec.Codec`."""
-
-    def encode(self, record: LogRecord) -> tuple[bytes, Headers]:
-        """The record's bytes and headers."""
-
-    def decode(self, value: bytes | None, headers: Headers) -> LogRecord:
-        """The record behind a value and its headers."""
-
-    def decode_event(self, value: bytes | None, headers: Headers) -> Event:
-        """As `decode`, for topics that hold events only."""
 
 
 class Place:

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from stepwell.engine.cover import Cover, Covers, phase_of
-from stepwell.engine.detector_worker import EventCodec
 from stepwell.engine.doubt import Suspects, in_doubt, unexpected
 from stepwell.engine.findings import DEAD_LETTER_KINDS, Finding
 from stepwell.engine.fold import adopt, apply, content_digest, copy_attempt
 from stepwell.engine.letters import Fetch, letter_of
 from stepwell.engine.loop import Processor
-from stepwell.engine.ports import OutgoingRecord, RecordBatch, TopicPartition
+from stepwell.engine.ports import EventCodec, OutgoingRecord, RecordBatch, TopicPartition
 from stepwell.engine.publish import dead_letter, outgoing, outgoing_letter
 from stepwell.engine.snapshot import FOLD_HASH, seal_marker, snapshot_record
 from stepwell.engine.state import AttemptState, EpisodeState, Position, SealedAttempt

@@ -12,8 +12,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from stepwell.events.model import Headers
+from stepwell.events.model import Event, Headers, LogRecord
 from stepwell.events.topics import Topic
+
+
+class EventCodec(Protocol):
+    """What the workers need of `stepwell.events.codec.Codec`."""
+
+    def encode(self, record: LogRecord) -> tuple[bytes, Headers]:
+        """The record's bytes and headers."""
+
+    def decode(self, value: bytes | None, headers: Headers) -> LogRecord:
+        """The record behind a value and its headers."""
+
+    def decode_event(self, value: bytes | None, headers: Headers) -> Event:
+        """As `decode`, for topics that hold events only."""
 
 
 class TopicPartition(NamedTuple):

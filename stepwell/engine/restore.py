@@ -9,11 +9,10 @@
 Nothing is ever reset: where a needed record is below the log's start, `PositionLostError` names what is concerned.
 """
 
-from stepwell.engine.detector_worker import EventCodec
 from stepwell.engine.doubt import Suspects
 from stepwell.engine.loop import Report
 from stepwell.engine.partition import EpisodePartition, Markers
-from stepwell.engine.ports import Consumer, MessageLog, RecordBatch, TopicPartition, Watermarks
+from stepwell.engine.ports import Consumer, EventCodec, MessageLog, RecordBatch, TopicPartition, Watermarks
 from stepwell.engine.reading import read_range
 from stepwell.engine.snapshot import FOLD_HASH, SEALED, SnapshotRefusedError, restore
 from stepwell.engine.state import AttemptState, SealedAttempt
