@@ -7,8 +7,8 @@ import msgspec
 
 from stepwell.engine.ports import OutgoingRecord, RecordBatch
 from stepwell.events.guards import LETTER_KEY_MAX, MAX_STORED_BYTES, stored_bytes
-from stepwell.events.model import DeadLetter, HeaderField, Headers, LogRecord
-from stepwell.events.routing import key_of, topic_of
+from stepwell.events.model import DeadLetter, Event, HeaderField, Headers, LogRecord
+from stepwell.events.routing import key_of, partition_key, topic_of
 from stepwell.exceptions import EncodeError
 
 DETAIL_MAX = 500
@@ -31,6 +31,22 @@ def outgoing(encoder: Encoder, record: LogRecord, partition: int | None = None) 
     value, headers = encoder.encode(record)
     made = OutgoingRecord(topic_of(record), key_of(record), value, headers, partition)
     check_size(made)
+    return made
+
+
+def partition_copies(encoder: Encoder, event: Event, topic: str, partitions: Iterable[int]) -> list[OutgoingRecord]:
+    """An event that concerns whole partitions (`stepwell.events.routing.PARTITION_WIDE`), once for each of them.
+
+    Sent by number, whatever the key would say: ``RulesActivated`` to every partition of the episode and of the policy
+    events (beside its home, see `outgoing`), ``DetectorTicked`` to the one where something waits.
+
+    Raises:
+        EncodeError: as `outgoing`.
+    """
+    value, headers = encoder.encode(event)
+    made = [OutgoingRecord(topic, partition_key(event, number), value, headers, number) for number in partitions]
+    for copy in made:
+        check_size(copy)
     return made
 
 

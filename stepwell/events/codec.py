@@ -261,7 +261,11 @@ def _own_headers(record: LogRecord) -> Headers:
 
 
 def _identity(
-    record: model.DeadLetter | model.SnapshotTaken | model.PositionSaved | model.TelemetrySampled,
+    record: model.DeadLetter
+    | model.SnapshotTaken
+    | model.PolicySnapshot
+    | model.PositionSaved
+    | model.TelemetrySampled,
 ) -> tuple[str, str]:
     """What identifies a record without a head, and who made it."""
     match record:
@@ -270,6 +274,8 @@ def _identity(
             return name, record.reported_by
         case model.SnapshotTaken():
             return f"{record.episode_id}/{record.attempt}/{record.last_offset}", "worker"
+        case model.PolicySnapshot():
+            return f"{record.policy}/{record.last_offset}", "worker"
         case model.PositionSaved():
             return f"{record.topic}/{record.partition}/{record.committed_offset}", "worker"
         case model.TelemetrySampled():

@@ -7,6 +7,7 @@ reasons) is kept as it is; what a database has no form for is its projector's to
 A timestamp's window is judged apart (`check_time`), because it needs the record's broker time.
 """
 
+import hashlib
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -149,9 +150,7 @@ def _check_head(event: Event) -> None:
         return
     _at_least("attempt", event.attempt, 1)
     _at_least("producer_seq", event.producer_seq, 0)
-    _at_least("occurred_at", event.occurred_at, 0)
-    if event.occurred_at >= TIME_LIMIT_US:
-        raise RefusalError("range", f"occurred_at is {event.occurred_at} µs; the year must be 9999 at most")
+    _time_of("occurred_at", event.occurred_at)
     _at_least("step", step, 0)
     _finite("sim_time", sim_time)
 
@@ -179,6 +178,12 @@ def _id(name: str, text: str, *, needed: bool = True) -> None:
 def _at_least(name: str, number: int | None, minimum: int) -> None:
     if number is not None and number < minimum:
         raise RefusalError("range", f"{name} is {number}; the least is {minimum}")
+
+
+def _time_of(name: str, at: int | None) -> None:
+    _at_least(name, at, 0)
+    if at is not None and at >= TIME_LIMIT_US:
+        raise RefusalError("range", f"{name} is {at} µs; the year must be 9999 at most")
 
 
 def _finite(name: str, number: float | None) -> None:
@@ -261,10 +266,44 @@ def _verdict(event: model.VerdictIssued) -> None:
     _at_least("n_steps", event.n_steps, 0)
     # Where the request was lost nobody knows the policy; the verdict is given all the same.
     _id("policy", event.policy, needed=False)
+    if event.label_steps:
+        if len(event.label_steps) != len(event.labels):
+            raise RefusalError("range", f"{len(event.label_steps)} label_steps for {len(event.labels)} labels")
+        _at_least("label_steps", min(event.label_steps), -1)
+
+
+def _expected(event: model.VerdictExpected) -> None:
+    _id("episode_id", event.episode_id)
+    _id("policy", event.policy)
+    _time_of("requested_at", event.requested_at)
+
+
+def _rules(event: model.RulesActivated) -> None:
+    _id("rule_set", event.rule_set)
+    _at_least("version", event.version, 1)
+    if hashlib.sha256(event.rules_json.encode()).digest() != event.sha256:
+        raise RefusalError("digest", "sha256 is not that of rules_json")
+
+
+def _tick(event: model.DetectorTicked) -> None:
+    _time_of("now", event.now)
+
+
+def _mute(event: model.RetrainMuted | model.RetrainUnmuted) -> None:
+    _id("policy", event.policy)
+    if event.rule is not None:
+        _id("rule", event.rule)
+    if isinstance(event, model.RetrainMuted):
+        _time_of("until", event.until)
 
 
 def _trigger(
-    event: model.PatternDetected | model.RetrainRequested | model.RetrainWithdrawn | model.RetrainAnswered,
+    event: model.PatternDetected
+    | model.RetrainRequested
+    | model.RetrainWithdrawn
+    | model.RetrainAnswered
+    | model.RetrainExpired
+    | model.RetrainAcknowledged,
 ) -> None:
     _id("trigger_id", event.trigger_id)
     _id("policy", event.policy)
@@ -284,6 +323,13 @@ def _snapshot(record: model.SnapshotTaken) -> None:
     _id("episode_id", record.episode_id)
     _at_least("attempt", record.attempt, 1)
     _at_least("partition", record.partition, 0)
+
+
+def _policy_snapshot(record: model.PolicySnapshot) -> None:
+    # As in a verdict: the policy may be unknown.
+    _id("policy", record.policy, needed=False)
+    _at_least("partition", record.partition, 0)
+    _at_least("last_offset", record.last_offset, 0)
 
 
 def _position(record: model.PositionSaved) -> None:
@@ -312,12 +358,20 @@ _SPECIAL: dict[type[LogRecord], Callable[..., None]] = {
     model.EpisodeStalled: _silence,
     model.EpisodeTimedOut: _silence,
     model.VerdictIssued: _verdict,
+    model.VerdictExpected: _expected,
+    model.RulesActivated: _rules,
+    model.DetectorTicked: _tick,
     model.PatternDetected: _trigger,
     model.RetrainRequested: _retrain,
     model.RetrainWithdrawn: _trigger,
     model.RetrainAnswered: _trigger,
+    model.RetrainExpired: _trigger,
+    model.RetrainAcknowledged: _trigger,
+    model.RetrainMuted: _mute,
+    model.RetrainUnmuted: _mute,
     model.CommandIssued: _command,
     model.SnapshotTaken: _snapshot,
+    model.PolicySnapshot: _policy_snapshot,
     model.PositionSaved: _position,
     model.TelemetrySampled: _telemetry,
 }

@@ -440,7 +440,8 @@ class VerdictIssued(Event, frozen=True, kw_only=True):
 
 class VerdictExpected(Event, frozen=True, kw_only=True):
     """A first attempt was asked for: its verdict will come. Tells rules that go by the order of requests whom to wait
-    for. Written once per episode, with ``producer_seq`` 0."""
+    for. Written once per episode, with ``producer_seq`` 0.
+    """
 
     TYPE = "verdict::expected"
     PRODUCER = "engine"
@@ -460,7 +461,8 @@ class VerdictExpected(Event, frozen=True, kw_only=True):
 class RulesActivated(Event, frozen=True, kw_only=True):
     """A rule set takes effect for whatever stands behind this record in its partition. One in every partition of
     ``stepwell.episode-events`` (step rules) and ``stepwell.policy-events`` (the others), and one in
-    ``stepwell.rule-sets``, all in one transaction."""
+    ``stepwell.rule-sets``, all in one transaction.
+    """
 
     TYPE = "rules::activated"
     PRODUCER = "operator"
@@ -477,7 +479,8 @@ class RulesActivated(Event, frozen=True, kw_only=True):
 class DetectorTicked(Event, frozen=True, kw_only=True):
     """Time has passed for a partition of ``stepwell.policy-events``: what waited until ``now`` is due.
 
-    Written by the detector, only where something waits."""
+    Written by the detector, only where something waits.
+    """
 
     TYPE = "detector::ticked"
     PRODUCER = "engine"

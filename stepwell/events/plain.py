@@ -16,6 +16,7 @@ from stepwell.events.ids import event_id_text
 from stepwell.events.model import LogRecord, Tensor
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMES = ("now", "until")  # beside what ends in "_at"
 
 
 def as_plain(record: LogRecord) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def _struct(value: msgspec.Struct) -> dict[str, Any]:
 def _field(name: str, value: Any) -> Any:
     if name == "event_id":
         return event_id_text(value)
-    if name.endswith("_at") and isinstance(value, int):
+    if (name.endswith("_at") or name in _TIMES) and isinstance(value, int):
         return time_text(value)
     return _value(value)
 

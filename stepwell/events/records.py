@@ -16,7 +16,8 @@ class DeadLetter(Value, frozen=True, kw_only=True):
     """A record that could not be used, kept whole, with where it stood and why it was refused.
 
     ``kind`` is ``unreadable`` (no event in it), ``after_seal`` (came too late), ``violation`` (breaks the protocol;
-    the fold went on), or ``refused`` (the database would not take its rows).
+    the fold went on), ``rule_failed`` (a detection rule raised on it and is parked; the others went on), or ``refused``
+    (the database would not take its rows).
     """
 
     TYPE: ClassVar[str] = "engine::dead_lettered"

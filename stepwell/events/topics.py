@@ -49,7 +49,8 @@ TOPICS: tuple[Topic, ...] = (
     Topic(POLICY_EVENTS, "policy", partitions=4),
     # As for episodes: partition p holds what was folded from partition p of the policy events.
     Topic(POLICY_SNAPSHOTS, "policy/<policy> or checkpoint/<partition>", partitions=4, compacted=True),
-    Topic(RULE_SETS, "rule set", partitions=1, compacted=True),
+    # Kept whole, so that one can see which rules were in force when; the last record is the set in force now.
+    Topic(RULE_SETS, "rules", partitions=1),
     Topic(FAILURE_PATTERNS, "policy", partitions=4),
     Topic(RETRAIN_REQUESTS, "policy", partitions=4),
     Topic(RETRAIN_RESULTS, "policy", partitions=4),

@@ -20,8 +20,56 @@ def upcast_episode_failed_v1_v2(fields: Fields) -> Fields:
     return {**fields, "component": component}
 
 
+def upcast_episode_requested_v1_v2(fields: Fields) -> Fields:
+    """Version 2 may carry the episode's definition; version 1 had none."""
+    return {**fields, "definition_json": ""}
+
+
+def upcast_episode_retry_requested_v1_v2(fields: Fields) -> Fields:
+    """As for the first request."""
+    return {**fields, "definition_json": ""}
+
+
+def upcast_verdict_issued_v1_v2(fields: Fields) -> Fields:
+    """Version 2 says at which step each label was found; of version 1 nobody knows."""
+    return {**fields, "label_steps": []}
+
+
+def upcast_failure_pattern_detected_v1_v2(fields: Fields) -> Fields:
+    """Version 2 says what was seen, and where each episode's facts stand."""
+    return {**fields, "evidence": [_placed(episode) for episode in fields["evidence"]], "detail": ""}
+
+
+def upcast_retrain_requested_v1_v2(fields: Fields) -> Fields:
+    """Version 2 adds hard negatives, the weights' formula and the regression spec; version 1 asked for none of it."""
+    return {
+        **fields,
+        "evidence": [_placed(episode) for episode in fields["evidence"]],
+        "detail": "",
+        "hard_negatives": [],
+        "weights_formula": "",
+        "regression_spec_json": "",
+    }
+
+
+def upcast_engine_position_saved_v1_v2(fields: Fields) -> Fields:
+    """Version 2 says which rules are in force; before it there were only those that are built in."""
+    return {**fields, "rules_json": ""}
+
+
+def _placed(episode: Fields) -> Fields:
+    """An evidence episode with the task and the place of its facts, as far as version 1 told: not at all."""
+    return {**episode, "task": "", "events_partition": -1, "first_offset": -1, "last_offset": -1}
+
+
 UPCASTERS: dict[tuple[str, int], Upcaster] = {
     ("episode::failed", 1): upcast_episode_failed_v1_v2,
+    ("episode::requested", 1): upcast_episode_requested_v1_v2,
+    ("episode::retry_requested", 1): upcast_episode_retry_requested_v1_v2,
+    ("verdict::issued", 1): upcast_verdict_issued_v1_v2,
+    ("failure::pattern_detected", 1): upcast_failure_pattern_detected_v1_v2,
+    ("retrain::requested", 1): upcast_retrain_requested_v1_v2,
+    ("engine::position_saved", 1): upcast_engine_position_saved_v1_v2,
 }
 """(type, version it reads) -> upcaster to the next version."""
 

@@ -1,5 +1,6 @@
 """Records to test with: strategies for every class, and plain samples."""
 
+import hashlib
 import types
 import typing
 from typing import Any
@@ -46,7 +47,13 @@ _BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "attempt": st.integers(1, LONG_MAX),
     "max_steps": st.integers(1, LONG_MAX),
     "n_steps": st.integers(1, LONG_MAX),
+    "version": st.integers(1, LONG_MAX),
+    "rule_set": ids,
+    "rule": ids,
     "occurred_at": st.integers(0, 4_000_000_000_000_000),
+    "requested_at": st.integers(0, 4_000_000_000_000_000),
+    "now": st.integers(0, 4_000_000_000_000_000),
+    "until": st.integers(0, 4_000_000_000_000_000),
     "sim_time": st.floats(allow_nan=False, allow_infinity=False),
     "last_sim_seq": st.integers(-1, LONG_MAX),
     "last_agent_seq": st.integers(-1, LONG_MAX),
@@ -60,6 +67,7 @@ _BY_NAME: dict[str, st.SearchStrategy[Any]] = {
 }
 _COUNTS = ("producer_seq", "step", "first_step", "observed_step", "action_seq", "repetition", "size_bytes", "owed_seq")
 _MORE_COUNTS = ("flips", "revision", "partition", "rewind_offset", "committed_offset", "sampled_at", "sample_seq")
+_OFFSETS = ("last_offset",)
 
 
 def records(cls: type[Any]) -> st.SearchStrategy[Any]:
@@ -73,14 +81,22 @@ def records(cls: type[Any]) -> st.SearchStrategy[Any]:
         return made.map(lambda action: msgspec.structs.replace(action, step=action.first_step))
     if cls is model.StepDone:
         return st.builds(cls, **{**fields, "step": counts})
+    if cls is model.RulesActivated:
+        return made.map(lambda event: msgspec.structs.replace(event, sha256=digest(event.rules_json)))
+    if cls is model.VerdictIssued:
+        return made.map(lambda event: msgspec.structs.replace(event, label_steps=(-1, *range(9))[: len(event.labels)]))
     return made
+
+
+def digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _field(cls: type[Any], name: str, hint: Any) -> st.SearchStrategy[Any]:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = next(arg for arg in typing.get_args(hint) if arg is not type(None))
         return st.none() | _field(cls, name, inner)
-    if name in _COUNTS + _MORE_COUNTS:
+    if name in _COUNTS + _MORE_COUNTS + _OFFSETS:
         return counts
     # The same name can mean less elsewhere, but what fits there fits here.
     return _BY_NAME[name] if name in _BY_NAME else _of_type(hint)
@@ -118,6 +134,8 @@ def sample(cls: type[Any], *, full: bool = True) -> Any:
         values |= {"step": 3, "attempt": 1, "origin": "live"}
     if cls is model.ActionSent:
         values["first_step"] = 3
+    if cls is model.RulesActivated:
+        values["sha256"] = digest(values["rules_json"])
     return cls(**values)
 
 

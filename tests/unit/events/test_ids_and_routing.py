@@ -22,7 +22,7 @@ from stepwell.events.ids import (
     is_uuid7,
     trigger_id_for,
 )
-from stepwell.events.routing import key_of, topic_of
+from stepwell.events.routing import key_of, partition_key, topic_of
 from stepwell.exceptions import EncodeError
 from tests.unit.events.records import CLASSES, sample
 
@@ -155,6 +155,14 @@ ROUTES: dict[type, tuple[str, Callable[..., bytes]]] = {
     model.RetrainRequested: (topics.RETRAIN_REQUESTS, by_policy),
     model.RetrainWithdrawn: (topics.RETRAIN_REQUESTS, by_policy),
     model.RetrainAnswered: (topics.RETRAIN_RESULTS, by_policy),
+    model.RetrainExpired: (topics.RETRAIN_REQUESTS, by_policy),
+    model.RetrainAcknowledged: (topics.POLICY_EVENTS, by_policy),
+    model.RetrainMuted: (topics.POLICY_EVENTS, by_policy),
+    model.RetrainUnmuted: (topics.POLICY_EVENTS, by_policy),
+    model.VerdictExpected: (topics.POLICY_EVENTS, by_policy),
+    model.DetectorTicked: (topics.POLICY_EVENTS, lambda _: b"tick"),
+    model.RulesActivated: (topics.RULE_SETS, lambda _: b"rules"),
+    model.PolicySnapshot: (topics.POLICY_SNAPSHOTS, lambda record: f"policy/{record.policy}".encode()),
     model.CommandIssued: (topics.EPISODE_COMMANDS, by_episode),
     model.DeadLetter: (topics.DEAD_LETTERS, lambda record: record.source_key),
     model.SnapshotTaken: (topics.EPISODE_SNAPSHOTS, lambda r: f"{r.episode_id}/{r.attempt}".encode()),
@@ -174,6 +182,19 @@ def test_topic_and_key(cls: type) -> None:
 def test_keys_where_something_is_missing() -> None:
     assert key_of(sample(model.TelemetrySampled, full=False)) == sample(model.TelemetrySampled).worker_id.encode()
     assert key_of(sample(model.DeadLetter, full=False)) == b""
+
+
+def test_a_position_goes_beside_the_snapshots_of_its_topic() -> None:
+    position = msgspec.structs.replace(sample(model.PositionSaved), topic=topics.POLICY_EVENTS)
+    assert topic_of(position) == topics.POLICY_SNAPSHOTS
+    assert topic_of(msgspec.structs.replace(position, topic=topics.EPISODE_EVENTS)) == topics.EPISODE_SNAPSHOTS
+
+
+def test_what_concerns_a_partition_says_which() -> None:
+    assert partition_key(sample(model.RulesActivated), 2) == b"rules/2"
+    assert partition_key(sample(model.DetectorTicked), 0) == b"tick/0"
+    with pytest.raises(KeyError):
+        partition_key(sample(model.VerdictIssued), 0)
 
 
 def test_strangers_have_no_topic() -> None:

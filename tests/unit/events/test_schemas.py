@@ -99,7 +99,7 @@ def same_type(avro: Any, hint: Any, name: str, named: dict[str, Any]) -> None:
         mirrored(avro, hint, named)
     elif name == "event_id":
         assert (avro["type"], avro["size"]) == ("fixed", 16)
-    elif name.endswith("_at") or name == "source_timestamp":
+    elif name.endswith("_at") or name in ("source_timestamp", "now", "until"):
         assert hint is int
         assert avro == {"type": "long", "logicalType": "timestamp-micros"}
     else:
@@ -119,7 +119,7 @@ def test_every_field_of_every_version_is_explained_and_has_its_unit(version: Any
                     assert field["doc"].endswith((".", "...")), field["name"]
                     if field["name"].endswith("_s") or field["name"] == "sim_time":
                         assert "(s)" in field["doc"], field["name"]
-                    if field["name"].endswith("_at"):
+                    if field["name"].endswith("_at") or field["name"] in ("now", "until"):
                         assert "microseconds" in field["doc"]
                     if field["name"].endswith("_bytes"):
                         assert "(bytes)" in field["doc"]

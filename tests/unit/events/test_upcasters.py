@@ -59,6 +59,33 @@ def test_recorded_version_1_decodes_and_is_written_as_version_2() -> None:
     assert codec.decode(again, new_headers) == record
 
 
+@pytest.mark.parametrize(
+    ("name", "added"),
+    [
+        ("episode.requested.v1.full", {"definition_json": ""}),
+        ("episode.retry_requested.v1.full", {"definition_json": ""}),
+        ("verdict.issued.v1.full", {"label_steps": ()}),
+        ("failure.pattern_detected.v1.full", {"detail": ""}),
+        (
+            "retrain.requested.v1.full",
+            {"detail": "", "hard_negatives": (), "weights_formula": "", "regression_spec_json": ""},
+        ),
+        ("engine.position_saved.v1.full", {"rules_json": ""}),
+    ],
+)
+def test_what_version_2_added_is_empty_in_version_1(name: str, added: dict[str, object]) -> None:
+    codec = Codec()
+    value, headers, _ = golden(name)
+    record = codec.decode(value, headers)
+    assert {field: getattr(record, field) for field in added} == added
+    for episode in getattr(record, "evidence", ()):
+        places = (episode.events_partition, episode.first_offset, episode.last_offset)
+        assert (episode.task, places) == ("", (-1, -1, -1))
+    again, new_headers = codec.encode(record)
+    assert again[:5] != value[:5]
+    assert codec.decode(again, new_headers) == record
+
+
 def test_guards_hold_for_old_versions_too() -> None:
     value, headers, _ = golden("episode.failed.v1.full")
     assert value.count(b"\x02\x04") >= 1  # attempt 1, producer host
