@@ -15,8 +15,14 @@ from stepwell.adapters.processes import (
     ProcessKilledError,
     ProcessRaisedError,
 )
-from stepwell.adapters.simulators import SimulatorProcess, environment_digest, environment_python, observation_keys
-from stepwell.adapters.simulators.catalogue import GYMNASIUM_TASKS, METAWORLD_TASKS, ROBOSUITE_TASKS
+from stepwell.adapters.simulators import (
+    Reset,
+    SimulatorProcess,
+    environment_digest,
+    environment_python,
+    observation_keys,
+)
+from stepwell.adapters.simulators.catalogue import GYMNASIUM_TASKS, METAWORLD_REGIONS, METAWORLD_TASKS, ROBOSUITE_TASKS
 from stepwell.adapters.simulators.install import environments_directory, install
 from tests.integration.episodes import floats, play, started, vector
 
@@ -96,6 +102,31 @@ def test_the_time_limit_truncates_and_a_scene_defines_success() -> None:
         assert [step.truncated for step in play(simulator, 0, 7, action=0.0).steps] == [False] * 6 + [True]
     with closing(started("metaworld/reach-v3", {"time_limit": 2})) as simulator:
         assert [step.truncated for step in play(simulator, 0, 2).steps] == [False, True]
+
+
+def test_metaworld_draws_object_and_goal_from_the_scenes_regions() -> None:
+    scene = {"object_region": {"x": [0.05, 0.1]}, "goal_region": {"x": [-0.1, -0.05], "y": [0.85, 0.9]}}
+    with closing(started("metaworld/push-v3", scene)) as simulator:
+        places = [_places(play(simulator, seed, 1).reset) for seed in range(8)]
+        assert _places(play(simulator, 3, 1).reset) == places[3]
+    assert all(0.05 <= puck[0] <= 0.1 and 0.6 <= puck[1] <= 0.7 for puck, _ in places)
+    assert all(-0.1 <= goal[0] <= -0.05 and 0.85 <= goal[1] <= 0.9 for _, goal in places)
+    assert len(set(places)) == 8
+
+
+def test_a_region_as_wide_as_the_tasks_own_changes_nothing() -> None:
+    whole = {"object_region": {"x": [-0.1, 0.1]}}
+    with closing(started("metaworld/push-v3")) as plain, closing(started("metaworld/push-v3", whole)) as asked:
+        first, second = play(plain, 5, 3), play(asked, 5, 3)
+    assert first.digests == second.digests
+    assert first.reset.observation == second.reset.observation
+
+
+def _places(reset: Reset) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Where object and goal are, x and y."""
+    (observation,) = reset.observation
+    numbers = floats(observation)
+    return tuple(numbers[4:6]), tuple(numbers[36:38])
 
 
 # --- perturbations ------------------------------------------------------------------------------------------------
@@ -208,6 +239,21 @@ def test_the_catalogue_lists_the_tasks_that_there_are() -> None:
         "import gymnasium\nfor n, s in gymnasium.registry.items():\n  if 'mujoco' in str(s.entry_point): print('>', n)"
     )
     assert sorted(name for name in ask("gymnasium", code) if name.endswith("-v5")) == sorted(GYMNASIUM_TASKS)
+
+
+def test_the_catalogue_knows_what_metaworld_draws_from() -> None:
+    code = f"""
+from metaworld.env_dict import ALL_V3_ENVIRONMENTS as tasks
+for task in {list(METAWORLD_REGIONS)}:
+    space = tasks[task]()._random_reset_space
+    print(">", task, *space.low, *space.high)
+"""
+    drawn = {}
+    for task, *numbers in (line.split() for line in ask("metaworld", code)):
+        low, high = [float(n) for n in numbers[:6]], [float(n) for n in numbers[6:]]
+        bounds = list(zip(low, high, strict=True))
+        drawn[task] = {"object_region": tuple(bounds[:3]), "goal_region": tuple(bounds[3:])}
+    assert drawn == METAWORLD_REGIONS
 
 
 def test_the_catalogue_lists_robosuites_observations() -> None:

@@ -63,6 +63,28 @@ ROBOSUITE_TASKS: dict[str, tuple[str, ...]] = {
 PLACEMENT_TASKS = ("Lift", "Stack")
 """The robosuite tasks whose objects' places the scene's ``placement`` sets."""
 
+Bounds = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
+"""Lowest and highest x, y and z in metres, in Meta-World's own frame."""
+
+METAWORLD_REGIONS: dict[str, dict[str, Bounds]] = {
+    "reach-v3": {
+        "object_region": ((-0.1, 0.1), (0.6, 0.7), (0.02, 0.02)),
+        "goal_region": ((-0.1, 0.1), (0.8, 0.9), (0.05, 0.3)),
+    },
+    "push-v3": {
+        "object_region": ((-0.1, 0.1), (0.6, 0.7), (0.02, 0.02)),
+        "goal_region": ((-0.1, 0.1), (0.8, 0.9), (0.01, 0.02)),
+    },
+    "pick-place-v3": {
+        "object_region": ((-0.1, 0.1), (0.6, 0.7), (0.02, 0.02)),
+        "goal_region": ((-0.1, 0.1), (0.8, 0.9), (0.05, 0.3)),
+    },
+}
+"""Task -> option -> where Meta-World draws the object's and the goal's place; a scene may ask for a part of it."""
+
+METAWORLD_APART_M = 0.15
+"""Meta-World draws object and goal of these tasks again until they are so far apart on the table."""
+
 Check = Callable[[Any], bool]
 
 
@@ -88,6 +110,15 @@ def _placement(value: Any) -> bool:
     return isinstance(value, Mapping) and set(value) <= {"x", "y", "rotation"} and all(map(_range, value.values()))
 
 
+def _region(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and len(value) > 0
+        and set(value) <= {"x", "y", "z"}
+        and all(map(_range, value.values()))
+    )
+
+
 def _names(value: Any) -> bool:
     return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(name, str) for name in value)
 
@@ -109,6 +140,8 @@ SCENE_OPTIONS: dict[str, Options] = {
     "metaworld": {
         "time_limit": (_whole(1, 500), "a whole number of steps from 1 to 500"),
         "goal_observable": _FLAG,
+        "object_region": (_region, "x, y and z (m, any of them), each [low, high]"),
+        "goal_region": (_region, "x, y and z (m, any of them), each [low, high]"),
     },
     "robosuite": {
         "time_limit": _STEPS,
@@ -152,3 +185,13 @@ def default_observation_keys(simulator: str, task: str) -> tuple[str, ...]:
     if simulator == "robosuite":
         return tuple(key for key in keys if not key.endswith(ROBOSUITE_REDUNDANT))
     return keys
+
+
+def metaworld_region(task: str, option: str, scene: Mapping[str, Any]) -> Bounds:
+    """Where a valid scene lets the object (``object_region``) or the goal (``goal_region``) of a task be drawn."""
+    given = scene.get(option, {})
+    x, y, z = (
+        tuple(map(float, given.get(axis, bounds)))
+        for axis, bounds in zip("xyz", METAWORLD_REGIONS[task][option], strict=True)
+    )
+    return ((x[0], x[1]), (y[0], y[1]), (z[0], z[1]))

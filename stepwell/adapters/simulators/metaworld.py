@@ -10,16 +10,19 @@ from typing import Any
 
 import mujoco
 import numpy as np
+from gymnasium.spaces import Box
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS_GOAL_HIDDEN, ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE
 from numpy.typing import NDArray
 
 from stepwell.adapters.simulators.base import Observation, Perturb, Simulator, Stepped, metrics_of
+from stepwell.adapters.simulators.catalogue import metaworld_region
 
 
 class MetaworldSimulator(Simulator):
     """One Meta-World task; the observation is its 39 numbers, under the key ``observation``.
 
     With ``goal_observable: false`` the goal's place in it is zero, as in the meta-learning benchmarks.
+    ``object_region`` and ``goal_region`` narrow what their places are drawn from.
     """
 
     def __init__(self, task: str, scene: Mapping[str, Any]) -> None:
@@ -28,6 +31,8 @@ class MetaworldSimulator(Simulator):
         else:
             self._kind = ALL_V3_ENVIRONMENTS_GOAL_HIDDEN[f"{task}-goal-hidden"]
         self._env: Any = self._kind(seed=0)
+        wanted = "object_region" in scene or "goal_region" in scene
+        self._region = _random_space(task, scene) if wanted else None
         longest = int(self._env.max_path_length)
         self._time_limit = min(int(scene.get("time_limit", longest)), longest)
 
@@ -65,9 +70,23 @@ class MetaworldSimulator(Simulator):
     def reset(self, seed: int, perturb: Perturb) -> Observation:
         self._env.close()
         self._env = self._kind(seed=seed)
+        if self._region is not None:
+            self._place(seed, self._region)
         perturb(self.model)
         observation, _ = self._env.reset()
         return {"observation": np.asarray(observation)}
+
+    def _place(self, seed: int, region: Box) -> None:
+        """Draw object and goal from ``region``, as the constructor has from the task's own: from numpy's one stream."""
+        state = np.random.get_state()
+        np.random.seed(seed)
+        try:
+            self._env._random_reset_space = region
+            self._env._freeze_rand_vec = False
+            self._env.reset()
+            self._env._freeze_rand_vec = True
+        finally:
+            np.random.set_state(state)
 
     def step(self, action: NDArray[Any]) -> Stepped:
         observation, reward, terminated, truncated, info = self._env.step(action)
@@ -82,3 +101,10 @@ class MetaworldSimulator(Simulator):
 
     def close(self) -> None:
         self._env.close()
+
+
+def _random_space(task: str, scene: Mapping[str, Any]) -> Box:
+    """What object and goal (x, y, z of each, m) are drawn from in such a scene."""
+    places = (*metaworld_region(task, "object_region", scene), *metaworld_region(task, "goal_region", scene))
+    low, high = (np.array([bounds[i] for bounds in places]) for i in (0, 1))
+    return Box(low, high, dtype=np.float64)

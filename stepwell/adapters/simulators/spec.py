@@ -1,6 +1,7 @@
 """What to simulate: simulator, task, scene and perturbation, as data, and the checks that need no simulator."""
 
 import difflib
+import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -67,6 +68,7 @@ def validate_simulator(spec: SimulatorSpec) -> list[Problem]:
     problems += check_options(("perturbation",), spec.perturbation, catalogue.PERTURBATION_OPTIONS)
     if not problems:
         problems += _check_observations(spec)
+        problems += _check_regions(spec)
     if spec.simulator == "robosuite" and "placement" in spec.scene and spec.task not in catalogue.PLACEMENT_TASKS:
         expected = f"a task of {', '.join(catalogue.PLACEMENT_TASKS)}"
         problems.append(Problem(("scene", "placement"), f"{spec.task} places its objects itself", expected))
@@ -100,6 +102,35 @@ def _check_observations(spec: SimulatorSpec) -> list[Problem]:
         for key in spec.scene.get("observations", ())
         if key not in possible
     ]
+
+
+def _check_regions(spec: SimulatorSpec) -> list[Problem]:
+    """Regions in tasks that have none, outside of what the task draws from, or that leave nothing to draw."""
+    wanted = [option for option in ("object_region", "goal_region") if option in spec.scene]
+    known = catalogue.METAWORLD_REGIONS.get(spec.task)
+    if wanted and known is None:
+        expected = f"a task of {', '.join(catalogue.METAWORLD_REGIONS)}"
+        return [Problem(("scene", option), f"{spec.task} has no such region", expected) for option in wanted]
+    problems = []
+    for option in wanted:
+        assert known is not None
+        for axis, (low, high) in zip("xyz", known[option], strict=True):
+            given = spec.scene[option].get(axis)
+            if given is not None and not low <= given[0] <= given[1] <= high:
+                found = f"{list(given)} reaches beyond what {spec.task} draws from"
+                problems.append(Problem(("scene", option, axis), found, f"within [{low:g}, {high:g}]"))
+    if wanted and not problems and _farthest(spec) <= catalogue.METAWORLD_APART_M:
+        message = f"{spec.task} wants object and goal {catalogue.METAWORLD_APART_M:g} m apart on the table"
+        problems.append(Problem(("scene", wanted[-1]), f"{message}, which these regions never give", "wider regions"))
+    return problems
+
+
+def _farthest(spec: SimulatorSpec) -> float:
+    """The largest distance (m) in x and y that object and goal can be drawn at."""
+    places = [catalogue.metaworld_region(spec.task, name, spec.scene) for name in ("object_region", "goal_region")]
+    return math.hypot(
+        *(max(one[1] - other[0], other[1] - one[0]) for one, other in zip(places[0][:2], places[1][:2], strict=True))
+    )
 
 
 LISTED_MAX = 10

@@ -77,6 +77,25 @@ def test_every_task_is_valid_as_it_stands() -> None:
         ("robosuite/Lift", {"observations": ["cube"]}, {}, ("scene", "observations"), "'cube'"),
         ("robosuite/Lift", {"placement": {"z": [0, 1]}}, {}, ("scene", "placement"), "does not fit"),
         ("robosuite/Door", {"placement": {"x": [0, 1]}}, {}, ("scene", "placement"), "places its objects itself"),
+        ("metaworld/push-v3", {"goal_region": {}}, {}, ("scene", "goal_region"), "does not fit"),
+        ("metaworld/push-v3", {"goal_region": {"u": [0, 0]}}, {}, ("scene", "goal_region"), "does not fit"),
+        ("metaworld/push-v3", {"object_region": {"x": [0.1, 0]}}, {}, ("scene", "object_region"), "does not fit"),
+        (
+            "metaworld/push-v3",
+            {"object_region": {"x": [0, 0.2]}},
+            {},
+            ("scene", "object_region", "x"),
+            "reaches beyond",
+        ),
+        ("metaworld/push-v3", {"goal_region": {"z": [0.3, 0.3]}}, {}, ("scene", "goal_region", "z"), "reaches beyond"),
+        ("metaworld/hammer-v3", {"goal_region": {"x": [0, 0]}}, {}, ("scene", "goal_region"), "has no such region"),
+        (
+            "metaworld/push-v3",
+            {"object_region": {"x": [0, 0], "y": [0.7, 0.7]}, "goal_region": {"x": [0, 0.1], "y": [0.8, 0.8]}},
+            {},
+            ("scene", "goal_region"),
+            "which these regions never give",
+        ),
     ],
 )
 def test_wrong_simulator_specs(
