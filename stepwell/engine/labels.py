@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from stepwell.engine.state import AttemptState
 
 RULE_SET: Final = "step-labels/1"
+BUILT_IN_LABELS: Final = ("nonfinite_action", "nonfinite_observation", "nonfinite_reward", "zero_steps")
+"""Rules of a rule set must not be called so."""
 
 _FORMATS: Final = {"float64": ("<d", 8), "float32": ("<f", 4), "float16": ("<e", 2)}
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from stepwell.events.taxonomy import FAILURE_TYPES
 
@@ -29,8 +29,33 @@ STEPS_MAX = 1024
 """The longest look back of a step rule, in steps."""
 RULES_MAX = 64
 
+
+def _elements(signal: str) -> str:
+    """Refuse elements that cannot be there."""
+    base, bracket, inside = signal.partition("[")
+    if not bracket:
+        return signal
+    if base.startswith("metric.") or base in ("reward", "inference_s", "latency_s", "step_wall_s"):
+        raise ValueError(f"{base} is one number and has no elements to choose from")
+    first, colon, end = inside.removesuffix("]").partition(":")
+    if colon and int(first) >= int(end):
+        raise ValueError("there are no such elements; [0:3] means elements 0, 1 and 2")
+    return signal
+
+
+def _one_element(signal: str) -> str:
+    """Refuse what is plainly more than one number."""
+    _, bracket, inside = signal.partition("[")
+    first, colon, end = inside.removesuffix("]").partition(":")
+    if bracket and colon and int(end) - int(first) > 1:
+        raise ValueError("wants a single element, e.g. [0]")
+    return signal
+
+
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
-Signal = Annotated[str, Field(pattern=SIGNAL_PATTERN, max_length=120)]
+Signal = Annotated[str, Field(pattern=SIGNAL_PATTERN, max_length=120), AfterValidator(_elements)]
+Scalar = Annotated[Signal, AfterValidator(_one_element)]
+"""A signal of one number."""
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
 Level = Annotated[float, Field(gt=0.0, le=0.5)]
@@ -85,6 +110,8 @@ class LimitRule(_KInM):
     def _one_side(self) -> Self:
         if (self.above is None) == (self.below is None):
             raise ValueError("give either above or below")
+        if self.above is not None and self.above < 0.0:
+            raise ValueError("above must not be negative: it is compared with magnitudes, so it would always hold")
         return self
 
 
@@ -108,6 +135,8 @@ class SaturatedRule(_KInM):
     def _ordered(self) -> Self:
         if self.low >= self.high:
             raise ValueError("low must be less than high")
+        if 2 * self.tolerance >= self.high - self.low:
+            raise ValueError("tolerance leaves no value between the bounds that is not at one")
         return self
 
 
@@ -144,7 +173,7 @@ class StagnationRule(_StepRule):
     """A scalar signal that ought to fall (or rise) has not reached a new best by ``min_change`` for K steps."""
 
     kind: Literal["stagnation"]
-    signal: Signal
+    signal: Scalar
     direction: Literal["falling", "rising"]
     min_change: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 1e-6
     steps: Annotated[int, Field(ge=2, le=STEPS_MAX)] = 50
@@ -168,7 +197,7 @@ class StaleRule(_StepRule):
 class Condition(_Strict):
     """When a moment of a sequence is there: the signal's (single) element compared with a number."""
 
-    signal: Signal
+    signal: Scalar
     above: Number | None = None
     below: Number | None = None
 

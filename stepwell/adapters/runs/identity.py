@@ -49,7 +49,7 @@ def hold_identity(home: Path, run_id: str) -> Iterator[HostIdentity]:
             file.flush()
             os.fsync(file.fileno())
             _sync(directory)
-        yield HostIdentity(producer_id, socket.gethostname(), os.getpid(), _user())
+        yield HostIdentity(producer_id, socket.gethostname(), os.getpid(), current_user())
 
 
 def _read(text: str) -> str | None:
@@ -70,8 +70,14 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _user() -> str:
+def current_user() -> str:
+    """Who runs this process, as the operating system calls them."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # no entry in the password file, e.g. in a container
         return f"uid-{os.getuid()}"
+
+
+def operator() -> str:
+    """Who acts here, ``user@host``: what is written beside what a person decided."""
+    return f"{current_user()}@{socket.gethostname()}"

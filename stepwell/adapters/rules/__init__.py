@@ -1,0 +1,1 @@
+"""Rule sets on disk and in the log: read and checked, put into force, looked up again."""
