@@ -2,10 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stepwell.adapters.policies import PolicySpec
+from stepwell.adapters.runs.definitions import definition_text
 from stepwell.adapters.runs.spec import PerturbationEntry, PolicyEntry, RunSpec, SceneEntry, TimeoutEntry, applies
 from stepwell.adapters.simulators import SimulatorSpec
 from stepwell.events.ids import episode_id_for
@@ -23,6 +24,7 @@ class PlannedEpisode:
         seed: for scene and policy alike.
         max_steps: the step budget.
         timeouts: how long to wait for each component.
+        definition: what its request says for whoever wants to run it again; see `Definition`.
     """
 
     run_id: str
@@ -37,15 +39,65 @@ class PlannedEpisode:
     seed: int
     max_steps: int
     timeouts: TimeoutEntry
+    definition: str
 
 
 def plan(spec: RunSpec, run_id: str) -> list[PlannedEpisode]:
     """Every episode of the run, ordered so that neighbours share their processes (scene, perturbation, then policy)."""
     return [
-        _episode(spec, run_id, policy, scene, perturbation, seed, repetition)
+        episode
         for scene, perturbation, policy in _combinations(spec)
-        for seed in spec.seeds
-        for repetition in range(spec.repetitions)
+        for episode in plan_cell(
+            run_id,
+            policy,
+            scene,
+            perturbation,
+            max_steps=scene.max_steps or spec.max_steps,
+            timeouts=spec.timeouts,
+            seeds=spec.seeds,
+            repetitions=spec.repetitions,
+        )
+    ]
+
+
+def plan_cell(
+    run_id: str,
+    policy: PolicyEntry,
+    scene: SceneEntry,
+    perturbation: PerturbationEntry,
+    *,
+    max_steps: int,
+    timeouts: TimeoutEntry,
+    seeds: Sequence[int],
+    repetitions: int = 1,
+) -> list[PlannedEpisode]:
+    """One policy in one scene under one perturbation, with every seed."""
+    # The definitions are part of the cell: an edited spec under an old run id asks for other episodes, it does not
+    # pass off old results as those of the new definition.
+    digest = _digest(policy, scene, perturbation, max_steps)
+    place = f"policy={policy.name}@{policy.version}|scene={scene.name}|perturbation={perturbation.name}"
+    definition = definition_text(policy, scene, perturbation, max_steps, timeouts)
+    started = policy.policy()
+    simulator = SimulatorSpec.parse(scene.task, scene=scene.options, perturbation=perturbation.options)
+    return [
+        PlannedEpisode(
+            run_id=run_id,
+            episode_id=episode_id_for(run_id, scene.task, cell, repetition),
+            cell=cell,
+            repetition=repetition,
+            policy=started,
+            checkpoint=policy.checkpoint,
+            simulator=simulator,
+            scene=scene.name,
+            perturbation=perturbation.name,
+            seed=seed,
+            max_steps=max_steps,
+            timeouts=timeouts,
+            definition=definition,
+        )
+        for seed in seeds
+        for cell in [f"{place}|seed={seed}|definition={digest}"]
+        for repetition in range(repetitions)
     ]
 
 
@@ -57,39 +109,6 @@ def _combinations(spec: RunSpec) -> Iterator[tuple[SceneEntry, PerturbationEntry
             for policy in spec.policies:
                 if applies(policy.scenes, scene.name):
                     yield scene, perturbation, policy
-
-
-def _episode(
-    spec: RunSpec,
-    run_id: str,
-    policy: PolicyEntry,
-    scene: SceneEntry,
-    perturbation: PerturbationEntry,
-    seed: int,
-    repetition: int,
-) -> PlannedEpisode:
-    max_steps = scene.max_steps or spec.max_steps
-    # The definitions are part of the cell: an edited spec under an old run id asks for other episodes, it does not
-    # pass off old results as those of the new definition.
-    digest = _digest(policy, scene, perturbation, max_steps)
-    cell = (
-        f"policy={policy.name}@{policy.version}|scene={scene.name}|perturbation={perturbation.name}"
-        f"|seed={seed}|definition={digest}"
-    )
-    return PlannedEpisode(
-        run_id=run_id,
-        episode_id=episode_id_for(run_id, scene.task, cell, repetition),
-        cell=cell,
-        repetition=repetition,
-        policy=policy.policy(),
-        checkpoint=policy.checkpoint,
-        simulator=SimulatorSpec.parse(scene.task, scene=scene.options, perturbation=perturbation.options),
-        scene=scene.name,
-        perturbation=perturbation.name,
-        seed=seed,
-        max_steps=max_steps,
-        timeouts=spec.timeouts,
-    )
 
 
 def _digest(policy: PolicyEntry, scene: SceneEntry, perturbation: PerturbationEntry, max_steps: int) -> str:

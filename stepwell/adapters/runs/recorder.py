@@ -197,6 +197,7 @@ class AttemptRecorder:
             "cell": episode.cell,
             "max_steps": episode.max_steps,
             "requested_by": self._identity.user,
+            "definition_json": episode.definition,
         }
 
     def _tail(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ expected.
 import contextlib
 import difflib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -15,12 +16,15 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stepwell.adapters.policies import DefectSpec, PolicySpec, problems_between, validate_policy
+from stepwell.adapters.runs.checkpoints import checkpoint_problem, filled, has_place
 from stepwell.adapters.simulators import Problem as SpecProblem
 from stepwell.adapters.simulators import SimulatorSpec, validate_simulator
 from stepwell.adapters.yaml_lines import Document, Path_, Problem, load
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MAX_EPISODES = 1_000_000
+ENTRY_BYTES_MAX = 20_000
+"""Of a policy, scene or perturbation as JSON."""
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -46,7 +50,7 @@ class PolicyEntry(_Strict):
     name: Name
     kind: str
     version: str = "1"
-    checkpoint: str | None = None
+    checkpoint: str | None = Field(None, description="takes the place of {checkpoint} in the options")
     options: dict[str, Any] = {}
     defects: list[DefectEntry] = []
     scenes: list[Name] | None = Field(None, description="the scenes it is tried in; all where left out")
@@ -54,7 +58,13 @@ class PolicyEntry(_Strict):
     def policy(self) -> PolicySpec:
         """What the policy's process is started with."""
         defects = tuple(DefectSpec(kind=defect.kind, options=defect.options) for defect in self.defects)
-        return PolicySpec(name=self.name, kind=self.kind, options=self.options, defects=defects, version=self.version)
+        options = self.options if self.checkpoint is None else filled(self.options, self.checkpoint)
+        return PolicySpec(name=self.name, kind=self.kind, options=options, defects=defects, version=self.version)
+
+    @property
+    def takes_checkpoint(self) -> bool:
+        """Whether another checkpoint's name makes it run other weights."""
+        return has_place(self.options)
 
 
 class SceneEntry(_Strict):
@@ -110,7 +120,7 @@ def check_spec(document: Document) -> RunSpec:
     """As `load_spec`, for a document that has been read."""
     problems = document.problems(RunSpec)
     parts = _Parts.of(document.data)
-    problems += [*_double_names(parts), *_unknown_scenes(parts), *_entry_problems(parts)]
+    problems += [*_double_names(parts), *_unknown_scenes(parts), *_too_large(parts), *_entry_problems(parts)]
     if not problems:
         spec = document.validate(RunSpec)
         problems = _emptiness(spec)
@@ -194,11 +204,32 @@ def _unknown_scenes(parts: _Parts) -> list[Problem]:
     return found
 
 
+def _too_large(parts: _Parts) -> list[Problem]:
+    """Entries that could not travel with each request of their episodes."""
+    lists: dict[str, Mapping[int, BaseModel]] = {
+        "policies": parts.policies, "scenes": parts.scenes, "perturbations": parts.perturbations,
+    }  # fmt: skip
+    return [
+        ((key, i), f"its definition has {size} bytes; expected at most {ENTRY_BYTES_MAX}: it goes with every request")
+        for key, entries in lists.items()
+        for i, entry in entries.items()
+        if (size := len(canonical(entry.model_dump()).encode())) > ENTRY_BYTES_MAX
+    ]
+
+
+def canonical(value: Any) -> str:
+    """As JSON: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+
+
 def _entry_problems(parts: _Parts) -> list[Problem]:
     """Each policy, scene and perturbation by itself, then each pair that the matrix brings together."""
     found: list[Problem] = []
     sound: dict[int, PolicyEntry] = {}
     for i, policy in parts.policies.items():
+        if policy.takes_checkpoint and (problem := checkpoint_problem(policy.checkpoint)):
+            found.append((("policies", i, "checkpoint"), problem))
+            continue
         problems = validate_policy(policy.policy())
         found += [(("policies", i, *_keys(p.path)), _told(p)) for p in problems]
         if not problems:
