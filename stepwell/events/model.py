@@ -1,7 +1,8 @@
 """The facts, as immutable typed values.
 
-Every event about an episode carries one head (`Event`); what else it says stands in its class.
-Values inside events stand in `values`, records without a head in `records`; both can be had from here.
+Every event about an episode carries one head (`Event`, in `head`); what else it says stands in its class. Events on the
+way to training stand in `training`, values inside events in `values`, records without a head in `records`; all of them
+can be had from here.
 The classes mirror the Avro records in ``schemas/`` field by field (a test keeps them equal), so a decoded
 record becomes an event without renaming anything.
 
@@ -11,10 +12,7 @@ Two rules of thumb for readers:
 * a name that ends in ``_seq`` is a producer's own count (from 0, per episode, attempt and producer).
 """
 
-from typing import ClassVar, Literal
-
-import msgspec
-
+from stepwell.events.head import Event, Fault, Origin, Outcome, Producer
 from stepwell.events.records import (
     Attribute,
     DeadLetter,
@@ -24,6 +22,18 @@ from stepwell.events.records import (
     SnapshotTaken,
     TelemetryPoint,
     TelemetrySampled,
+)
+from stepwell.events.training import (
+    DetectorTicked,
+    PatternDetected,
+    RetrainAcknowledged,
+    RetrainAnswered,
+    RetrainExpired,
+    RetrainMuted,
+    RetrainRequested,
+    RetrainUnmuted,
+    RetrainWithdrawn,
+    RulesActivated,
 )
 from stepwell.events.values import (
     Certificate,
@@ -93,45 +103,6 @@ __all__ = [
     "VerdictExpected",
     "VerdictIssued",
 ]
-
-Producer = Literal["sim", "agent", "host", "engine", "trainer", "operator"]
-Origin = Literal["live", "import"]
-Outcome = Literal["success", "failure", "error", "aborted"]
-Fault = Literal["policy", "simulator", "infrastructure", "operator"]
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The head that every event carries.
-
-    Attributes:
-        event_id: 16 bytes. A UUIDv7 for facts from outside; derived for what the engine makes.
-        run_id: the run this episode was planned in.
-        episode_id: the episode; empty for the few events that concern none.
-        attempt: from 1.
-        producer_id: one incarnation of the producer, e.g. ``sim-3f2a``.
-        producer_seq: from 0, per episode, attempt and producer.
-        occurred_at: when it happened, by the producer's clock (µs since 1970, UTC).
-        trace_id: W3C trace id, 32 lower-case hex digits.
-        sim_time: simulated seconds since the episode's start, where there is such a thing.
-        step: the step that the event is about; see each class.
-        origin: ``live``, or ``import`` for recordings brought in later.
-    """
-
-    TYPE: ClassVar[str]
-    PRODUCER: ClassVar[Producer]
-
-    event_id: bytes
-    run_id: str
-    episode_id: str
-    attempt: int
-    producer_id: str
-    producer_seq: int
-    occurred_at: int
-    trace_id: str
-    sim_time: float | None = None
-    step: int | None = None
-    origin: Origin = "live"
-
 
 # --- planned and claimed ------------------------------------------------------------------------------------------
 
@@ -455,162 +426,7 @@ class VerdictExpected(Event, frozen=True, kw_only=True):
     requested_at: int
 
 
-# --- from failures to training ------------------------------------------------------------------------------------
-
-
-class RulesActivated(Event, frozen=True, kw_only=True):
-    """A rule set takes effect for whatever stands behind this record in its partition. One in every partition of
-    ``stepwell.episode-events`` (step rules) and ``stepwell.policy-events`` (the others), and one in
-    ``stepwell.rule-sets``, all in one transaction.
-    """
-
-    TYPE = "rules::activated"
-    PRODUCER = "operator"
-
-    rule_set: str
-    version: int
-    rules_json: str
-    """The whole set in canonical form; `stepwell.engine.ruleset` reads it."""
-    sha256: bytes
-    """Of ``rules_json``."""
-    activated_by: str
-
-
-class DetectorTicked(Event, frozen=True, kw_only=True):
-    """Time has passed for a partition of ``stepwell.policy-events``: what waited until ``now`` is due.
-
-    Written by the detector, only where something waits.
-    """
-
-    TYPE = "detector::ticked"
-    PRODUCER = "engine"
-
-    now: int
-    """µs since 1970 UTC, by the detector's clock."""
-
-
-class PatternDetected(Event, frozen=True, kw_only=True):
-    """A rule saw its pattern. ``trigger_id`` is derived from rule, version, key and the opening evidence."""
-
-    TYPE = "failure::pattern_detected"
-    PRODUCER = "engine"
-
-    trigger_id: str
-    rule: str
-    rule_version: int
-    rule_key: str
-    """What the rule was judged for, e.g. ``policy=reach-expert``."""
-    policy: str
-    policy_version: str
-    checkpoint: str | None = None
-    failure_type: str
-    evidence: tuple[EvidenceEpisode, ...]
-    promise: str
-    """What the rule promises, in words."""
-    detail: str = ""
-    """What was seen, in words and numbers, e.g. ``14 of 20 failed; limit 0.3``."""
-
-
-class RetrainRequested(Event, frozen=True, kw_only=True):
-    """Please retrain: policy, pattern, evidence and a proposal. One effect per ``trigger_id``."""
-
-    TYPE = "retrain::requested"
-    PRODUCER = "engine"
-
-    trigger_id: str
-    rule: str
-    rule_version: int
-    rule_key: str
-    policy: str
-    policy_version: str
-    checkpoint: str | None = None
-    failure_type: str
-    evidence: tuple[EvidenceEpisode, ...]
-    sampling_weights: tuple[SamplingWeight, ...]
-    requested_by: str
-    detail: str = ""
-    """As in `PatternDetected`."""
-    hard_negatives: tuple[EvidenceEpisode, ...] = ()
-    """Further failed episodes of the same kind, beside the evidence: worth training on, newest first."""
-    weights_formula: str = ""
-    """How ``sampling_weights`` were worked out."""
-    regression_spec_json: str = ""
-    """What to run with the new checkpoint afterwards: cells, seeds and what to compare with; docs/training-services.md
-    has its form."""
-
-
-class RetrainWithdrawn(Event, frozen=True, kw_only=True):
-    """Verdicts were amended and the trigger lost its evidence."""
-
-    TYPE = "retrain::withdrawn"
-    PRODUCER = "engine"
-
-    trigger_id: str
-    policy: str
-    reason: str
-
-
-class RetrainAnswered(Event, frozen=True, kw_only=True):
-    """A training service answers a request."""
-
-    TYPE = "retrain::answered"
-    PRODUCER = "trainer"
-
-    trigger_id: str
-    policy: str
-    status: str
-    """``accepted``, ``done``, ``failed`` or ``rejected``."""
-    new_checkpoint: str | None = None
-    detail: str
-
-
-class RetrainExpired(Event, frozen=True, kw_only=True):
-    """Nobody closed the request in the time that its rule gives; further evidence opens another."""
-
-    TYPE = "retrain::expired"
-    PRODUCER = "engine"
-
-    trigger_id: str
-    policy: str
-    reason: str
-
-
-class RetrainAcknowledged(Event, frozen=True, kw_only=True):
-    """A person has seen a request. It stays open; whoever looks at the ledger sees that someone is at it."""
-
-    TYPE = "retrain::acknowledged"
-    PRODUCER = "operator"
-
-    trigger_id: str
-    policy: str
-    detail: str
-    acknowledged_by: str
-
-
-class RetrainMuted(Event, frozen=True, kw_only=True):
-    """No requests for this policy for a while (of one rule, or of all). Patterns are still published."""
-
-    TYPE = "retrain::muted"
-    PRODUCER = "operator"
-
-    policy: str
-    rule: str | None = None
-    """None: every rule."""
-    until: int | None = None
-    """µs since 1970 UTC; None: until unmuted."""
-    reason: str
-    muted_by: str
-
-
-class RetrainUnmuted(Event, frozen=True, kw_only=True):
-    """A mute ends before its time; ``rule`` as in the mute."""
-
-    TYPE = "retrain::unmuted"
-    PRODUCER = "operator"
-
-    policy: str
-    rule: str | None = None
-    unmuted_by: str
+# --- commands -----------------------------------------------------------------------------------------------------
 
 
 class CommandIssued(Event, frozen=True, kw_only=True):
