@@ -1,34 +1,80 @@
-"""What was asked of training services and what became of it, read from the log.
+"""The trigger ledger as the log tells it: what was asked of training services, and what became of it.
 
-Which answer counts is the detector's to say (`stepwell.engine.ledger`): the first that closes the request. Later ones
-stay in the log and change nothing. The detector withdraws only what was not closed, so a withdrawal beats any answer.
+    muted ──mute ends──> open ──a person acknowledges──> acknowledged
+                          │ ──a service accepts──> accepted
+                          └──> done, failed, rejected (answered) · expired · withdrawn
+
+The detector judges (`stepwell.engine.ledger`); this reads the same from what it published and from what was answered:
+
+* The first answer that closes a request counts. Later ones stay in the log and change nothing.
+* The detector withdraws, or lets expire, only what was not closed; so either beats any answer.
+* A service's ``accepted`` says more than a person's acknowledgement.
+* A pattern without a request stands muted; a service that has it from the patterns can answer it all the same.
 """
 
 from dataclasses import dataclass
 
-from stepwell.adapters.logs.reading import read_all
+from stepwell.adapters.logs.reading import read_all, read_of_type
 from stepwell.engine.ledger import ANSWERS, CLOSING_ANSWERS
 from stepwell.engine.ports import MessageLog, TopicPartition
 from stepwell.engine.reading import read_range, watermarks_of
 from stepwell.events.codec import Codec
-from stepwell.events.model import RetrainAnswered, RetrainRequested, RetrainWithdrawn
-from stepwell.events.topics import RETRAIN_REQUESTS, RETRAIN_RESULTS
+from stepwell.events.model import (
+    PatternDetected,
+    RetrainAcknowledged,
+    RetrainAnswered,
+    RetrainExpired,
+    RetrainRequested,
+    RetrainWithdrawn,
+)
+from stepwell.events.topics import FAILURE_PATTERNS, POLICY_EVENTS, RETRAIN_REQUESTS, RETRAIN_RESULTS
 from stepwell.exceptions import EventError, NotFoundError
+
+STATES = ("open", "acknowledged", "accepted", "done", "failed", "rejected", "expired", "withdrawn", "muted")
+STANDING = ("open", "acknowledged", "accepted")
+"""What a closing answer can still end."""
 
 
 @dataclass(frozen=True, slots=True)
-class RequestEntry:
-    """One request and what came of it.
+class LedgerEntry:
+    """One trigger and what came of it.
 
     Attributes:
-        request: what was asked.
+        about: the request; of a muted trigger the pattern, which says as much but proposes nothing.
         answers: every answer to it, in the log's order.
-        withdrawal: set once the request has lost its evidence.
+        acknowledgements: every one, in the log's order.
+        withdrawal: set once it has lost its evidence.
+        expiry: set once it has stood open for too long.
     """
 
-    request: RetrainRequested
+    about: RetrainRequested | PatternDetected
     answers: tuple[RetrainAnswered, ...] = ()
+    acknowledgements: tuple[RetrainAcknowledged, ...] = ()
     withdrawal: RetrainWithdrawn | None = None
+    expiry: RetrainExpired | None = None
+
+    @property
+    def trigger_id(self) -> str:
+        """Its id, which never changes."""
+        return self.about.trigger_id
+
+    @property
+    def requested(self) -> bool:
+        """Whether training services were asked."""
+        return isinstance(self.about, RetrainRequested)
+
+    @property
+    def request(self) -> RetrainRequested:
+        """What was asked.
+
+        Raises:
+            NotFoundError: nothing was, because the policy was muted.
+        """
+        if not isinstance(self.about, RetrainRequested):
+            raise NotFoundError(
+                f"trigger {self.trigger_id} is muted: its pattern was published, but nothing was asked of anyone"
+            )
+        return self.about
 
     @property
     def counting(self) -> RetrainAnswered | None:
@@ -39,49 +85,80 @@ class RequestEntry:
 
     @property
     def state(self) -> str:
-        """``open``, ``withdrawn``, or the status of the answer that counts."""
+        """One of `STATES`."""
         if self.withdrawal is not None:
             return "withdrawn"
-        return self.counting.status if self.counting is not None else "open"
+        if self.expiry is not None:
+            return "expired"
+        if self.counting is not None:
+            return self.counting.status
+        if not self.requested:
+            return "muted"
+        return "acknowledged" if self.acknowledgements else "open"
 
     @property
     def closed(self) -> bool:
         """Whether no answer can change the state any more."""
-        return self.state not in ("open", "accepted")
+        return self.state not in STANDING
 
 
-def read_requests(log: MessageLog, codec: Codec) -> list[RequestEntry]:
-    """All requests in the order they were made, each once however often it was published."""
-    requests: dict[str, RetrainRequested] = {}
+def read_ledger(log: MessageLog, codec: Codec) -> list[LedgerEntry]:
+    """All triggers, muted ones too, in the order of their opening; each once however often it was published."""
+    about: dict[str, RetrainRequested | PatternDetected] = {}
     withdrawals: dict[str, RetrainWithdrawn] = {}
+    expiries: dict[str, RetrainExpired] = {}
     answers: dict[tuple[str, str], list[RetrainAnswered]] = {}
+    acknowledgements: dict[tuple[str, str], list[RetrainAcknowledged]] = {}
     for event in read_all(log, codec, RETRAIN_REQUESTS):
         if isinstance(event, RetrainRequested):
-            requests.setdefault(event.trigger_id, event)
+            about.setdefault(event.trigger_id, event)
         elif isinstance(event, RetrainWithdrawn):
             withdrawals.setdefault(event.trigger_id, event)
-    for event in read_all(log, codec, RETRAIN_RESULTS):
-        if isinstance(event, RetrainAnswered):  # one for another policy answers nothing
-            answers.setdefault((event.trigger_id, event.policy), []).append(event)
+        elif isinstance(event, RetrainExpired):
+            expiries.setdefault(event.trigger_id, event)
+    for pattern in read_of_type(log, codec, FAILURE_PATTERNS, PatternDetected):
+        about.setdefault(pattern.trigger_id, pattern)
+    # An answer or acknowledgement that names another policy is none.
+    for answer in read_of_type(log, codec, RETRAIN_RESULTS, RetrainAnswered):
+        answers.setdefault((answer.trigger_id, answer.policy), []).append(answer)
+    for seen in read_of_type(log, codec, POLICY_EVENTS, RetrainAcknowledged):
+        acknowledgements.setdefault((seen.trigger_id, seen.policy), []).append(seen)
     return [
-        RequestEntry(
-            request, tuple(answers.get((request.trigger_id, request.policy), ())), withdrawals.get(request.trigger_id)
+        LedgerEntry(
+            each,
+            tuple(answers.get((each.trigger_id, each.policy), ())),
+            tuple(acknowledgements.get((each.trigger_id, each.policy), ())),
+            withdrawals.get(each.trigger_id),
+            expiries.get(each.trigger_id),
         )
-        for request in sorted(requests.values(), key=lambda request: request.occurred_at)
+        for each in sorted(about.values(), key=lambda each: each.occurred_at)
     ]
 
 
-def find_request(log: MessageLog, codec: Codec, trigger: str) -> RequestEntry:
-    """The request with this trigger id, or the one whose id begins so.
+def read_requests(log: MessageLog, codec: Codec) -> list[LedgerEntry]:
+    """As `read_ledger`, without those that nobody was asked about."""
+    return [entry for entry in read_ledger(log, codec) if entry.requested]
+
+
+def find_entry(log: MessageLog, codec: Codec, trigger: str) -> LedgerEntry:
+    """The entry with this trigger id, or the one whose id begins so.
 
     Raises:
         NotFoundError: there is none, or more than one.
     """
-    entries = read_requests(log, codec)
-    found = [entry for entry in entries if entry.request.trigger_id == trigger]
-    found = found or [entry for entry in entries if trigger and entry.request.trigger_id.startswith(trigger)]
+    return _only(read_ledger(log, codec), trigger)
+
+
+def find_request(log: MessageLog, codec: Codec, trigger: str) -> LedgerEntry:
+    """As `find_entry`, among those that were asked of training services."""
+    return _only(read_requests(log, codec), trigger)
+
+
+def _only(entries: list[LedgerEntry], trigger: str) -> LedgerEntry:
+    found = [entry for entry in entries if entry.trigger_id == trigger]
+    found = found or [entry for entry in entries if trigger and entry.trigger_id.startswith(trigger)]
     if len(found) > 1:
-        names = ", ".join(entry.request.trigger_id for entry in found[:5])
+        names = ", ".join(entry.trigger_id for entry in found[:5])
         raise NotFoundError(f"{len(found)} requests begin with {trigger!r}: {names} …; give more of the id")
     if not found:
         raise NotFoundError(f"no request in the log begins with {trigger!r}; stepwell retrain list lists them")
@@ -96,7 +173,7 @@ class ClosedRequests:
         self._codec = codec
         self._positions: dict[TopicPartition, int] = {}
         self._answered: set[tuple[str, str]] = set()
-        self._withdrawn: set[str] = set()
+        self._taken_back: set[str] = set()
 
     def holds(self, request: RetrainRequested) -> bool:
         """Whether the request has been closed by now; reads on only where it has not been before.
@@ -111,7 +188,7 @@ class ClosedRequests:
         return self._known(request)
 
     def _known(self, request: RetrainRequested) -> bool:
-        return (request.trigger_id, request.policy) in self._answered or request.trigger_id in self._withdrawn
+        return (request.trigger_id, request.policy) in self._answered or request.trigger_id in self._taken_back
 
     def _read_on(self, source: TopicPartition, start: int, end: int) -> None:
         for batch in read_range(self._log, source, start, end):
@@ -120,8 +197,8 @@ class ClosedRequests:
                     event = self._codec.decode(value, headers)
                 except EventError:
                     continue
-                if isinstance(event, RetrainWithdrawn):
-                    self._withdrawn.add(event.trigger_id)
+                if isinstance(event, RetrainWithdrawn | RetrainExpired):
+                    self._taken_back.add(event.trigger_id)
                 elif isinstance(event, RetrainAnswered) and event.status in CLOSING_ANSWERS:
                     self._answered.add((event.trigger_id, event.policy))
             self._positions[source] = batch.end

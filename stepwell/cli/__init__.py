@@ -25,6 +25,7 @@ _MODULES: tuple[str, ...] = (
     "status",
     "db",
     "dead_letters",
+    "patterns",
     "retrain",
 )  # fmt: skip
 

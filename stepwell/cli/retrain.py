@@ -1,22 +1,22 @@
-"""``stepwell retrain``: receive requests to retrain and answer them."""
+"""``stepwell retrain``: receive requests to retrain and answer them; `retrain_ledger` has the commands that look on."""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stepwell.cli import regress, retrain_ledger
 from stepwell.cli.resources import opened_log
-from stepwell.cli.tables import console, plain_table
+from stepwell.cli.retrain_ledger import TriggerArgument
+from stepwell.cli.tables import short_line
 from stepwell.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from stepwell.adapters.processes.command import CommandResult
-    from stepwell.adapters.retrain_history import RequestEntry
     from stepwell.events.model import RetrainRequested
 
 OUTPUT_CHARS_MAX = 4_000
-SHORT_CHARS_MAX = 80
 EXIT_INTERRUPTED = 130
 
 
@@ -36,16 +36,15 @@ class Status(StrEnum):
     REJECTED = "rejected"
 
 
-TriggerArgument = Annotated[
-    str, typer.Argument(metavar="TRIGGER", help="Trigger id, or the beginning of one.", show_default=False)
-]
 GroupOption = Annotated[str, typer.Option(help="Consumer group; each request goes to one member of it.")]
 
-retrain = typer.Typer(help="Requests to retrain: receive and answer them.", no_args_is_help=True)
+retrain = typer.Typer(help="Requests to retrain: receive, answer, look at, mute them.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    retrain_ledger.register(retrain)
+    regress.register(retrain)
     app.add_typer(retrain, name="retrain")
 
 
@@ -103,7 +102,7 @@ def listen(
             detail = result.output[-OUTPUT_CHARS_MAX:] or f"exit code {result.code}"
             subscription.answer(request, status, detail=detail, new_checkpoint=_checkpoint(result))
             subscription.handled()
-            reason = f"  {_short(detail)}" if status == "failed" else ""
+            reason = f"  {short_line(detail)}" if status == "failed" else ""
             typer.echo(f"{request.trigger_id}  {request.policy}  {status}{reason}")
             seen += 1
 
@@ -135,116 +134,12 @@ def answer_request(
         typer.echo(f"{entry.request.trigger_id}  {entry.request.policy}  {status.value}")
 
 
-@retrain.command("list")
-def list_requests(
-    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each request.")] = False,
-) -> None:
-    """List the requests in the log, with what became of each."""
-    from stepwell.adapters.retrain_history import read_requests
-    from stepwell.events.codec import Codec
-    from stepwell.events.plain import as_text
-
-    with opened_log(must_exist=True) as log:
-        entries = read_requests(log, Codec())
-    if as_json:
-        for entry in entries:
-            typer.echo(as_text(_as_plain(entry)))
-        return
-    rows = []
-    for entry in entries:
-        request, answer = entry.request, entry.counting
-        rows.append((
-            request.trigger_id, request.policy, request.failure_type, len(request.evidence), entry.state,
-            answer.new_checkpoint or "" if answer else "", answer.producer_id if answer else "", _reason(entry),
-        ))  # fmt: skip
-    columns = ("trigger", "policy", "failure type", "evidence", "state", "checkpoint", "trainer", "detail")
-    console().print(plain_table(*columns, rows=rows, whole=("trigger",)))
-
-
-@retrain.command("show")
-def show(
-    trigger: TriggerArgument, as_json: Annotated[bool, typer.Option("--json", help="As a line of JSON.")] = False
-) -> None:
-    """Show one request: its evidence, the proposed weights of new data, and every answer so far."""
-    from stepwell.adapters.retrain_history import find_request
-    from stepwell.events.codec import Codec
-    from stepwell.events.plain import as_plain, as_text
-
-    with opened_log(must_exist=True) as log:
-        entry = find_request(log, Codec(), trigger)
-    if as_json:
-        typer.echo(as_text(_as_plain(entry) | {"answers": [as_plain(answer) for answer in entry.answers]}))
-        return
-    _print_request(entry)
-
-
-def _print_request(entry: "RequestEntry") -> None:
-    from stepwell.events.plain import time_text
-
-    request, to = entry.request, console()
-    facts = [
-        ("trigger", request.trigger_id), ("state", entry.state), ("policy", request.policy),
-        ("version", request.policy_version), ("checkpoint", request.checkpoint or "none"),
-        ("failure type", request.failure_type), ("rule", f"{request.rule} version {request.rule_version}"),
-        ("requested at", time_text(request.occurred_at)),
-    ]  # fmt: skip
-    if entry.withdrawal is not None:
-        facts.append(("withdrawn", entry.withdrawal.reason))
-    to.print(plain_table("request", "", rows=facts))
-    evidence = [
-        (item.episode_id, item.attempt, item.scene, item.perturbation, item.seed, item.n_steps)
-        for item in request.evidence
-    ]
-    columns = ("episode", "attempt", "scene", "perturbation", "seed", "steps")
-    to.print(plain_table(*columns, rows=evidence, whole=("episode",), title="\nevidence"))
-    weights = [(item.scene, item.perturbation, f"{item.weight:.2f}") for item in request.sampling_weights]
-    to.print(plain_table("scene", "perturbation", "weight", rows=weights, title="\nproposed weights of new data"))
-    if not entry.answers:
-        to.print("\nno answer yet")
-        return
-    answers = [
-        (time_text(item.occurred_at), item.producer_id, item.status, item.new_checkpoint or "", item.detail,
-         "this one counts" if item is entry.counting and entry.withdrawal is None else "")
-        for item in entry.answers
-    ]  # fmt: skip
-    columns = ("answered at", "trainer", "status", "checkpoint", "detail", "")
-    to.print(plain_table(*columns, rows=answers, title="\nanswers"))
-
-
-def _as_plain(entry: "RequestEntry") -> dict[str, Any]:
-    from stepwell.events.plain import as_plain
-
-    answer = entry.counting
-    return as_plain(entry.request) | {
-        "state": entry.state,
-        "new_checkpoint": answer.new_checkpoint if answer else None,
-        "trainer": answer.producer_id if answer else None,
-        "detail": answer.detail if answer else None,
-        "withdrawn_reason": entry.withdrawal.reason if entry.withdrawal else None,
-    }
-
-
-def _reason(entry: "RequestEntry") -> str:
-    """Why it stands where it stands, shortly."""
-    if entry.withdrawal is not None:
-        return _short(entry.withdrawal.reason)
-    return _short(entry.counting.detail) if entry.counting is not None else ""
-
-
-def _short(text: str) -> str:
-    """The last line: that is where programs say why they failed."""
-    from stepwell.structured_logging import escape_text
-
-    line = escape_text(text.strip().rpartition("\n")[2].strip())
-    return line if len(line) <= SHORT_CHARS_MAX else line[: SHORT_CHARS_MAX - 1] + "…"
-
-
 def _check_that_it_ran(result: "CommandResult", request: "RetrainRequested") -> None:
     from stepwell.adapters.processes.command import CANNOT_RUN
 
     if result.code in CANNOT_RUN:
         raise ConfigurationError(
-            f"--run: the command cannot be run (exit code {result.code}: {_short(result.output) or 'no output'}); "
+            f"--run: the command cannot be run (exit code {result.code}: {short_line(result.output) or 'no output'}); "
             f"request {request.trigger_id} was not answered and comes again"
         )
 

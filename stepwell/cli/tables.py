@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 UNWRAPPED_COLUMNS = 1_000
 """Width of what is no terminal: wider than any table that people can read."""
+SHORT_CHARS_MAX = 80
+"""So much of a message stands in a table."""
 FLEXIBLE_MIN = 7
 """Columns may be folded down to this width on a narrow terminal, unless what is in them is never broken."""
 NAMES = ("episode", "policy", "trigger", "id", "failure type", "failure_type", "cause (fault)")
@@ -70,3 +72,11 @@ def _text(cell: object, escape: Any) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 attempt``, ``2 attempts``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def short_line(text: str) -> str:
+    """The last line, at most `SHORT_CHARS_MAX` long: that is where programs say why they failed."""
+    from stepwell.structured_logging import escape_text
+
+    line = escape_text(text.strip().rpartition("\n")[2].strip())
+    return line if len(line) <= SHORT_CHARS_MAX else line[: SHORT_CHARS_MAX - 1] + "…"

@@ -1,12 +1,15 @@
 """Reads a topic from its start to where it ends now: for looking things up, not for following along."""
 
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from stepwell.engine.ports import MessageLog, RecordBatch
 from stepwell.engine.reading import read_range, watermarks_of
 from stepwell.events.codec import Codec
-from stepwell.events.model import LogRecord
+from stepwell.events.model import Event, LogRecord
 from stepwell.exceptions import EventError
+
+EventT = TypeVar("EventT", bound=Event)
 
 
 def read_batches(log: MessageLog, topic: str) -> Iterator[RecordBatch]:
@@ -31,3 +34,18 @@ def read_all(
                 yield codec.decode(value, headers)
             except EventError:
                 continue
+
+
+def read_of_type(log: MessageLog, codec: Codec, topic: str, *wanted: type[EventT]) -> Iterator[EventT]:
+    """Every readable event of some types; of the others not even the body is read."""
+    marks = [("ce_type", each.TYPE.encode()) for each in wanted]
+    for batch in read_batches(log, topic):
+        for value, headers in zip(batch.values, batch.headers, strict=True):
+            if not any(mark in headers for mark in marks):
+                continue
+            try:
+                event = codec.decode(value, headers)
+            except EventError:
+                continue
+            if isinstance(event, wanted):
+                yield event

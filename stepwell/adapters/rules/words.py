@@ -74,7 +74,7 @@ def promised(rule: StepRule | VerdictRule) -> str:
         case InARowRule() | WindowRateRule():
             promise = rule.promise
             return (
-                f"on average {promise.average_run_length:,.0f} episodes until the first false alarm, "
+                f"on average at least {promise.average_run_length:,.0f} episodes until the first false alarm, "
                 f"where {_percent(promise.baseline_rate)} fail"
             )
         case RateRule():

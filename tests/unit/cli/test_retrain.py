@@ -210,33 +210,12 @@ def test_list_tells_what_became_of_each_request(log: MessageLog) -> None:
         ["t-4", "[red]p", "open"],
     ]
     lines = [json.loads(line) for line in invoke("list", "--json").output.splitlines()]
-    told = ("trigger_id", "state", "trainer", "new_checkpoint", "detail")
+    told = ("trigger_id", "state", "trainer", "new_checkpoint", "answer_detail")
     assert [tuple(line[name] for name in told) for line in lines[:3]] == [
         ("t-1", "failed", "a", None, "first\nno data"),
         ("t-2", "done", "b", "c-2", "checkpoint: c-2"),
         ("t-3", "withdrawn", None, None, None),
     ]
-
-
-def test_show_tells_evidence_weights_and_every_answer(log: MessageLog) -> None:
-    append(log, request("tr-abc"), request("tr-abd"), withdrawn("tr-abd"))
-    assert "no answer yet" in invoke("show", "tr-abc").output
-    invoke("answer", "tr-abc", "accepted", "--detail", "queued")
-    invoke("answer", "tr-abc", "done", "--checkpoint", "c-2", "--group", "b")
-    changed = invoke("answer", "tr-abc", "failed", "--detail", "disk full").output
-    assert changed == "tr-abc  done before: the answer is kept and changes nothing\n"
-    shown = invoke("show", "tr-abc").output
-    for line in ("state done", "e 1 table none 7 2", "table none 1.00"):
-        assert line in [" ".join(each.split()) for each in shown.splitlines()], shown
-    given = [line.split()[1:] for line in shown.splitlines() if line.strip().startswith("20")]
-    assert given == [
-        ["trainer", "accepted", "queued"], ["b", "done", "c-2", "this", "one", "counts"],
-        ["trainer", "failed", "disk", "full"],
-    ]  # fmt: skip
-    plain = json.loads(invoke("show", "tr-abc", "--json").output)
-    assert (plain["state"], plain["new_checkpoint"], plain["trainer"]) == ("done", "c-2", "b")
-    assert [answer["status"] for answer in plain["answers"]] == ["accepted", "done", "failed"]
-    assert "amended" in invoke("show", "tr-abd").output
 
 
 def test_show_and_answer_want_one_request(log: MessageLog) -> None:
