@@ -20,6 +20,7 @@ from stepwell.events.topics import (
     POLICY_EVENTS,
     RETRAIN_REQUESTS,
     RETRAIN_RESULTS,
+    RULE_SETS,
     TELEMETRY,
 )
 from stepwell.projections.tables import KINDS
@@ -36,8 +37,14 @@ _FIRST_STANDS = {
     "actions": EPISODE_EVENTS,
     "telemetry": TELEMETRY,
     "verdicts": POLICY_EVENTS,
+    "expected_verdicts": POLICY_EVENTS,
     "failure_patterns": FAILURE_PATTERNS,
+    "retrain_requests": RETRAIN_REQUESTS,
+    "retrain_closings": RETRAIN_REQUESTS,
     "retrain_answers": RETRAIN_RESULTS,
+    "retrain_acknowledgements": POLICY_EVENTS,
+    "retrain_mutes": POLICY_EVENTS,
+    "rule_sets": RULE_SETS,
     "dead_letters": DEAD_LETTERS,
 }
 _ASKED = ("requested_at", "retry_reason", "from_checkpoint")
@@ -74,7 +81,7 @@ def expectations(cut: Collection[str]) -> list[Expected]:
     """Every table. ``cut``: topics that no longer have their beginning, of which less can be known."""
     found = [_runs()] if EPISODE_EVENTS not in cut else []
     found += [_first(kind, topic) for kind, topic in _FIRST_STANDS.items()]
-    return [*found, _attempts(cut), _retrain_requests()]
+    return [*found, _attempts(cut)]
 
 
 def _first(name: str, topic: str) -> Expected:
@@ -95,39 +102,6 @@ def _runs() -> Expected:
         'ORDER BY run_id, first_requested_at, requested_by COLLATE "C", audit_order'
     ).format(origin=_list(_ORIGIN), columns=_list(kind.columns), staging=_staging("runs"))
     return Expected("runs", kind.columns, ("run_id",), query, (EPISODE_EVENTS,))
-
-
-def _retrain_requests() -> Expected:
-    """The first request with the first withdrawal after it. One that came before it may have been applied or not."""
-    requests, withdrawals = KINDS["retrain_requests"], KINDS["retrain_withdrawals"]
-    columns = (*requests.columns, *withdrawals.columns[1:])
-    query = sql.SQL("""
-        WITH request AS (
-            SELECT DISTINCT ON (trigger_id, audit_partition) * FROM {requests}
-            ORDER BY trigger_id, audit_partition, audit_order
-        ), withdrawal AS (
-            SELECT DISTINCT ON (r.trigger_id, r.audit_partition) r.trigger_id, r.audit_partition, w.withdrawn_at,
-                w.withdrawn_reason
-            FROM request AS r LEFT JOIN {withdrawals} AS w
-                ON w.trigger_id = r.trigger_id AND w.audit_partition = r.audit_partition
-                AND w.audit_offset > r.audit_offset
-            ORDER BY r.trigger_id, r.audit_partition, w.audit_order
-        ), misplaced AS (
-            SELECT DISTINCT ON (r.trigger_id, r.audit_partition) r.trigger_id, r.audit_partition, w.withdrawn_at,
-                w.withdrawn_reason
-            FROM request AS r JOIN {withdrawals} AS w ON w.trigger_id = r.trigger_id
-            WHERE w.audit_partition <> r.audit_partition OR w.audit_offset < r.audit_offset
-            ORDER BY r.trigger_id, r.audit_partition, w.audit_order
-        )
-        SELECT {origin}, {columns} FROM request JOIN (SELECT * FROM withdrawal UNION SELECT * FROM misplaced) AS w
-        USING (trigger_id, audit_partition)
-    """).format(
-        requests=_staging("retrain_requests"),
-        withdrawals=_staging("retrain_withdrawals"),
-        origin=_list(_ORIGIN),
-        columns=_list(columns),
-    )
-    return Expected("retrain_requests", columns, ("trigger_id",), query, (RETRAIN_REQUESTS,))
 
 
 def _attempts(cut: Collection[str]) -> Expected:

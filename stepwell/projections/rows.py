@@ -26,6 +26,7 @@ from stepwell.events.topics import (
     POLICY_EVENTS,
     RETRAIN_REQUESTS,
     RETRAIN_RESULTS,
+    RULE_SETS,
     TELEMETRY,
 )
 from stepwell.projections.tables import KINDS, Row
@@ -35,6 +36,7 @@ __all__ = ["PROJECTED_TOPICS", "Source", "project", "rows_of"]
 _ARRAY_CODES = {"float32": "f", "float64": "d", "int32": "i", "int64": "q", "uint8": "B", "bool": "B"}
 _MAX_TIME_US = 253_402_300_800_000_000  # the year 10000
 _MAX_INT = 2**31
+_MAX_LEVELS = 100  # of JSON from elsewhere
 
 
 class Source(NamedTuple):
@@ -108,7 +110,7 @@ def _requested(event: model.EpisodeRequested, source: Source) -> tuple[Row, ...]
     episode = (
         event.episode_id, event.run_id, event.task, event.policy, event.policy_version, event.checkpoint, event.scene,
         event.perturbation, event.seed, event.repetition, event.cell, event.max_steps, event.requested_by,
-        event.occurred_at, event.trace_id, source.partition, source.offset,
+        event.occurred_at, event.trace_id, _parsed(event.definition_json), source.partition, source.offset,
     )  # fmt: skip
     return (
         Row("runs", (event.run_id, event.requested_by, event.occurred_at)),
@@ -150,14 +152,14 @@ def _verdict(event: model.VerdictIssued, _source: Source) -> tuple[Row, ...]:
         event.episode_id, event.attempt, event.revision, event.event_id, event.run_id, event.trace_id,
         event.occurred_at, event.policy, event.policy_version, event.checkpoint, event.task, event.scene,
         event.perturbation, event.seed, event.repetition, event.cell, event.requested_at, event.started_at,
-        event.ended_at, event.outcome, event.failure_type, event.fault, event.message, event.labels, event.autonomous,
-        event.n_steps, event.total_reward, event.success_at_end, event.success_once, _metrics(event.metrics),
-        certificate.status, certificate.notes, _ranges(certificate.lost), _ranges(certificate.late),
-        certificate.lost_count, certificate.late_count, certificate.duplicate_count, certificate.violation_count,
-        certificate.nonfinite_count, provenance.partition, provenance.first_offset, provenance.last_offset,
-        provenance.fold_hash, provenance.rule_set, provenance.schema_fingerprints, provenance.simulator,
-        provenance.simulator_version, provenance.adapter_version, provenance.environment_digest, provenance.seed,
-        provenance.checkpoint,
+        event.ended_at, event.outcome, event.failure_type, event.fault, event.message, event.labels, event.label_steps,
+        event.autonomous, event.n_steps, event.total_reward, event.success_at_end, event.success_once,
+        _metrics(event.metrics), certificate.status, certificate.notes, _ranges(certificate.lost),
+        _ranges(certificate.late), certificate.lost_count, certificate.late_count, certificate.duplicate_count,
+        certificate.violation_count, certificate.nonfinite_count, provenance.partition, provenance.first_offset,
+        provenance.last_offset, provenance.fold_hash, provenance.rule_set, provenance.schema_fingerprints,
+        provenance.simulator, provenance.simulator_version, provenance.adapter_version, provenance.environment_digest,
+        provenance.seed, provenance.checkpoint,
     )  # fmt: skip
     return (Row("verdicts", values),)
 
@@ -168,25 +170,27 @@ def _pattern(event: model.PatternDetected, _source: Source) -> tuple[Row, ...]:
 
 def _retrain(event: model.RetrainRequested, _source: Source) -> tuple[Row, ...]:
     weights = [{"scene": w.scene, "perturbation": w.perturbation, "weight": w.weight} for w in event.sampling_weights]
-    return (Row("retrain_requests", (*_trigger(event), _json(weights), event.requested_by)),)
+    proposal = (
+        _json(weights), event.weights_formula, _evidence(event.hard_negatives), _parsed(event.regression_spec_json),
+    )  # fmt: skip
+    return (Row("retrain_requests", (*_trigger(event), *proposal, event.requested_by)),)
 
 
 def _trigger(event: model.PatternDetected | model.RetrainRequested) -> tuple[Any, ...]:
-    evidence = [
-        {
-            "episode_id": e.episode_id, "attempt": e.attempt, "revision": e.revision, "partition": e.partition,
-            "offset": e.offset, "scene": e.scene, "perturbation": e.perturbation, "seed": e.seed, "n_steps": e.n_steps,
-        }
-        for e in event.evidence
-    ]  # fmt: skip
     return (
         event.trigger_id, event.event_id, event.occurred_at, event.rule, event.rule_version, event.rule_key,
-        event.policy, event.policy_version, event.checkpoint, event.failure_type, _json(evidence),
+        event.policy, event.policy_version, event.checkpoint, event.failure_type, _evidence(event.evidence),
+        event.detail,
     )  # fmt: skip
 
 
-def _withdrawn(event: model.RetrainWithdrawn, _source: Source) -> tuple[Row, ...]:
-    return (Row("retrain_withdrawals", (event.trigger_id, event.occurred_at, event.reason)),)
+def _evidence(episodes: Sequence[model.EvidenceEpisode]) -> str:
+    return _json([{name: getattr(episode, name) for name in episode.__struct_fields__} for episode in episodes])
+
+
+def _closed(event: model.RetrainWithdrawn | model.RetrainExpired, _source: Source) -> tuple[Row, ...]:
+    how = "expired" if isinstance(event, model.RetrainExpired) else "withdrawn"
+    return (Row("retrain_closings", (event.trigger_id, event.policy, how, event.occurred_at, event.reason)),)
 
 
 def _answered(event: model.RetrainAnswered, source: Source) -> tuple[Row, ...]:
@@ -195,6 +199,51 @@ def _answered(event: model.RetrainAnswered, source: Source) -> tuple[Row, ...]:
         event.status, event.new_checkpoint, event.detail, source.partition, source.offset,
     )  # fmt: skip
     return (Row("retrain_answers", values),)
+
+
+def _acknowledged(event: model.RetrainAcknowledged, source: Source) -> tuple[Row, ...]:
+    values = (
+        event.event_id, event.trigger_id, event.policy, event.occurred_at, source.timestamp, event.acknowledged_by,
+        event.detail, source.partition, source.offset,
+    )  # fmt: skip
+    return (Row("retrain_acknowledgements", values),)
+
+
+def _muted(event: model.RetrainMuted, source: Source) -> tuple[Row, ...]:
+    values = (
+        event.event_id, event.policy, event.rule, True, event.until, event.occurred_at, source.timestamp,
+        event.muted_by, event.reason, source.partition, source.offset,
+    )  # fmt: skip
+    return (Row("retrain_mutes", values),)
+
+
+def _unmuted(event: model.RetrainUnmuted, source: Source) -> tuple[Row, ...]:
+    values = (
+        event.event_id, event.policy, event.rule, False, None, event.occurred_at, source.timestamp,
+        event.unmuted_by, "", source.partition, source.offset,
+    )  # fmt: skip
+    return (Row("retrain_mutes", values),)
+
+
+# --- rules ---
+
+
+def _rules(event: model.RulesActivated, source: Source) -> tuple[Row, ...]:
+    """From its home alone: the copies in the partitions that it concerns say the same."""
+    values = (
+        event.event_id, event.rule_set, event.version, _parsed(event.rules_json) or "null", event.sha256,
+        event.occurred_at, source.timestamp, event.activated_by, source.partition, source.offset,
+    )  # fmt: skip
+    return (Row("rule_sets", values),)
+
+
+def _expected(event: model.VerdictExpected, source: Source) -> tuple[Row, ...]:
+    values = (
+        event.episode_id, event.event_id, event.run_id, event.policy, event.policy_version, event.checkpoint,
+        event.task, event.scene, event.perturbation, event.requested_at, source.timestamp, source.partition,
+        source.offset,
+    )  # fmt: skip
+    return (Row("expected_verdicts", values),)
 
 
 # --- the rest ---
@@ -282,6 +331,34 @@ def _json(value: Any) -> str:
     return text
 
 
+def _parsed(text: str) -> str | None:
+    """JSON that somebody wrote, as jsonb takes it; None where nothing was written.
+
+    What is no JSON, or none that a database holds (numbers beyond a double, thousands of levels), stands as a string:
+    a row is not lost over what it carries along.
+    """
+    if not text:
+        return None
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+        return _json(value if _levels(value) <= _MAX_LEVELS else text)
+    except (ValueError, RecursionError):
+        return _json(text)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _levels(value: Any) -> int:
+    """How deep lists and objects stand in each other."""
+    depth, here = 0, [value]
+    while here := [part for part in here if isinstance(part, list | dict)]:
+        depth += 1
+        here = [member for part in here for member in (part.values() if isinstance(part, dict) else part)]
+    return depth
+
+
 def _storable_json(value: Any) -> Any:
     if isinstance(value, str):
         return _storable(value)
@@ -310,8 +387,14 @@ _MAKERS: dict[tuple[str, type], Callable[[Any, Source], tuple[Row, ...]]] = {
     (POLICY_EVENTS, model.VerdictIssued): _verdict,
     (FAILURE_PATTERNS, model.PatternDetected): _pattern,
     (RETRAIN_REQUESTS, model.RetrainRequested): _retrain,
-    (RETRAIN_REQUESTS, model.RetrainWithdrawn): _withdrawn,
+    (RETRAIN_REQUESTS, model.RetrainWithdrawn): _closed,
+    (RETRAIN_REQUESTS, model.RetrainExpired): _closed,
     (RETRAIN_RESULTS, model.RetrainAnswered): _answered,
+    (POLICY_EVENTS, model.RetrainAcknowledged): _acknowledged,
+    (POLICY_EVENTS, model.RetrainMuted): _muted,
+    (POLICY_EVENTS, model.RetrainUnmuted): _unmuted,
+    (POLICY_EVENTS, model.VerdictExpected): _expected,
+    (RULE_SETS, model.RulesActivated): _rules,
     (TELEMETRY, model.TelemetrySampled): _telemetry,
     (DEAD_LETTERS, model.DeadLetter): _dead_letter,
 }

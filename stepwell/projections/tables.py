@@ -86,8 +86,9 @@ def _kind(
 
 _EVIDENCE = (
     "trigger_id:text event_id:uuid {at}:time rule:text rule_version:int rule_key:text policy:text policy_version:text "
-    "checkpoint:text failure_type:text evidence:json "
+    "checkpoint:text failure_type:text evidence:json detail:text "
 )
+_PLACE = " source_partition:int source_offset:long"
 
 # In the order in which one transaction writes them, so that two transactions never wait for each other in a circle.
 KINDS: dict[str, Kind] = {
@@ -101,7 +102,7 @@ KINDS: dict[str, Kind] = {
             "episodes",
             "episode_id:text run_id:text task:text policy:text policy_version:text checkpoint:text scene:text "
             "perturbation:text seed:long repetition:int cell:text max_steps:int requested_by:text requested_at:time "
-            "trace_id:text source_partition:int source_offset:long",
+            "trace_id:text definition:json" + _PLACE,
             "episode_id",
         ),
         _kind(
@@ -121,14 +122,14 @@ KINDS: dict[str, Kind] = {
             "steps",
             "occurred_at:time logged_at:time episode_id:text attempt:int step:int producer_id:text producer_seq:long "
             "event_id:uuid action_seq:long sim_time:float reward:float success:bool terminated:bool truncated:bool "
-            "step_wall_s:float metrics:json state_digest:bytes source_partition:int source_offset:long",
+            "step_wall_s:float metrics:json state_digest:bytes" + _PLACE,
             "episode_id attempt producer_seq producer_id occurred_at", direct=True,
         ),
         _kind(
             "actions",
             "occurred_at:time logged_at:time episode_id:text attempt:int first_step:int n_steps:int producer_id:text "
             "producer_seq:long event_id:uuid sim_time:float observed_step:int inference_s:float shape:ints "
-            "action:floats action_uri:text source_partition:int source_offset:long",
+            "action:floats action_uri:text" + _PLACE,
             "episode_id attempt producer_seq producer_id occurred_at", direct=True,
         ),
         _kind(
@@ -142,9 +143,9 @@ KINDS: dict[str, Kind] = {
             "episode_id:text attempt:int revision:int event_id:uuid run_id:text trace_id:text issued_at:time "
             "policy:text policy_version:text checkpoint:text task:text scene:text perturbation:text seed:long "
             "repetition:int cell:text requested_at:time started_at:time ended_at:time outcome:text failure_type:text "
-            "fault:text message:text labels:texts autonomous:bool n_steps:int total_reward:float success_at_end:bool "
-            "success_once:bool metrics:json completeness:text completeness_notes:texts lost:json late:json "
-            "lost_count:long late_count:long duplicate_count:long violation_count:long nonfinite_count:long "
+            "fault:text message:text labels:texts label_steps:ints autonomous:bool n_steps:int total_reward:float "
+            "success_at_end:bool success_once:bool metrics:json completeness:text completeness_notes:texts lost:json "
+            "late:json lost_count:long late_count:long duplicate_count:long violation_count:long nonfinite_count:long "
             "source_partition:int first_offset:long last_offset:long fold_hash:text rule_set:text "
             "schema_fingerprints:texts simulator:text simulator_version:text adapter_version:text "
             "environment_digest:text reported_seed:long reported_checkpoint:text",
@@ -153,25 +154,49 @@ KINDS: dict[str, Kind] = {
         _kind("failure_patterns", _EVIDENCE.format(at="detected_at") + "promise:text", "trigger_id"),
         _kind(
             "retrain_requests",
-            _EVIDENCE.format(at="requested_at") + "sampling_weights:json requested_by:text",
+            _EVIDENCE.format(at="requested_at") + "sampling_weights:json weights_formula:text hard_negatives:json "
+            "regression_spec:json requested_by:text",
             "trigger_id",
         ),
         _kind(
-            "retrain_withdrawals", "trigger_id:text withdrawn_at:time withdrawn_reason:text", "trigger_id",
-            target="retrain_requests", merge="merge_retrain_withdrawals",
+            "retrain_closings", "trigger_id:text policy:text closed_as:text closed_at:time reason:text", "trigger_id",
         ),
         _kind(
             "retrain_answers",
             "event_id:uuid trigger_id:text answered_at:time logged_at:time policy:text trainer:text status:text "
-            "new_checkpoint:text detail:text source_partition:int source_offset:long",
+            "new_checkpoint:text detail:text" + _PLACE,
             "event_id",
+        ),
+        _kind(
+            "retrain_acknowledgements",
+            "event_id:uuid trigger_id:text policy:text acknowledged_at:time logged_at:time acknowledged_by:text "
+            "detail:text" + _PLACE,
+            "event_id",
+        ),
+        _kind(
+            "retrain_mutes",
+            "event_id:uuid policy:text rule:text muted:bool muted_until:time said_at:time logged_at:time said_by:text "
+            "reason:text" + _PLACE,
+            "event_id",
+        ),
+        _kind(
+            "rule_sets",
+            "event_id:uuid rule_set:text version:int rules:json sha256:bytes activated_at:time logged_at:time "
+            "activated_by:text" + _PLACE,
+            "event_id",
+        ),
+        _kind(
+            "expected_verdicts",
+            "episode_id:text event_id:uuid run_id:text policy:text policy_version:text checkpoint:text task:text "
+            "scene:text perturbation:text requested_at:time logged_at:time" + _PLACE,
+            "episode_id",
         ),
         _kind(
             "dead_letters",
             "source_topic:text source_partition:int source_offset:long kind:text reason:text detail:text "
             "logged_at:time source_key:bytes source_value:bytes source_headers:json episode_id:text attempt:int "
             "event_type:text reported_by:text",
-            "source_topic source_partition source_offset kind",
+            "source_topic source_partition source_offset kind reason",
         ),
     )
 }  # fmt: skip

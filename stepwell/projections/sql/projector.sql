@@ -66,9 +66,3 @@ ON CONFLICT (episode_id, attempt) DO UPDATE SET
     outcome = EXCLUDED.outcome, revision = EXCLUDED.revision, sealed = EXCLUDED.sealed,
     first_offset = EXCLUDED.first_offset, last_offset = EXCLUDED.last_offset, fold_hash = EXCLUDED.fold_hash
 WHERE a.last_offset IS NULL OR a.last_offset <= EXCLUDED.last_offset
-
--- name: merge_retrain_withdrawals
-UPDATE stepwell.retrain_requests AS r
-SET withdrawn_at = s.withdrawn_at, withdrawn_reason = s.withdrawn_reason
-FROM staging_retrain_withdrawals AS s
-WHERE r.trigger_id = s.trigger_id AND r.withdrawn_at IS NULL

@@ -1,5 +1,6 @@
 """Facts for the projector's tests: one plain episode after another, and a log to put them on."""
 
+import hashlib
 import itertools
 import struct
 import time
@@ -10,6 +11,7 @@ import msgspec
 
 from stepwell.engine.ports import MessageLog, OutgoingRecord
 from stepwell.engine.publish import outgoing
+from stepwell.engine.ruleset import BUILT_IN, FrozenRule, RuleSet
 from stepwell.events import model
 from stepwell.events.codec import Codec
 from stepwell.events.model import LogRecord
@@ -18,6 +20,10 @@ from stepwell.events.routing import key_of, topic_of
 CODEC = Codec()
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 _ids = itertools.count(1)
+
+
+def digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def now_us() -> int:
@@ -35,7 +41,7 @@ def requested(episode: str, **more: Any) -> model.EpisodeRequested:
     fields: dict[str, Any] = {
         **_head(episode, 0, "host-1"), "task": "metaworld/reach-v3", "policy": "reach-expert", "policy_version": "1",
         "scene": "table", "perturbation": "none", "seed": 7, "repetition": 0, "cell": f"cell of {episode}",
-        "max_steps": 100, "requested_by": "ada",
+        "max_steps": 100, "requested_by": "ada", "definition_json": '{"scene":{"name":"table"}}',
     }  # fmt: skip
     return model.EpisodeRequested(**{**fields, **more})
 
@@ -93,6 +99,7 @@ def verdict(episode: str, revision: int = 1, **more: Any) -> model.VerdictIssued
         **_head(episode, revision, "engine-1"), "revision": revision, "policy": "reach-expert", "policy_version": "1",
         "task": "metaworld/reach-v3", "scene": "table", "perturbation": "none", "seed": 7, "repetition": 0,
         "cell": f"cell of {episode}", "ended_at": now_us(), "outcome": "success", "message": "", "labels": ("slow",),
+        "label_steps": (1,),
         "autonomous": True, "n_steps": 2, "total_reward": 3.0, "metrics": (), "certificate": certificate,
         "provenance": provenance,
     }  # fmt: skip
@@ -103,6 +110,7 @@ def pattern(trigger: str) -> model.PatternDetected:
     return model.PatternDetected(
         **_head("", 0, "detector-1"), trigger_id=trigger, rule="in-a-row", rule_version=1, rule_key="policy=p",
         policy="p", policy_version="1", failure_type="task_not_completed", evidence=(_evidence(),), promise="three",
+        detail="3 in a row",
     )  # fmt: skip
 
 
@@ -111,6 +119,8 @@ def retrain(trigger: str) -> model.RetrainRequested:
         **_head("", 0, "detector-1"), trigger_id=trigger, rule="in-a-row", rule_version=1, rule_key="policy=p",
         policy="p", policy_version="1", failure_type="task_not_completed", evidence=(_evidence(),),
         sampling_weights=(model.SamplingWeight(scene="table", perturbation="none", weight=1.0),), requested_by="d",
+        detail="3 in a row", hard_negatives=(_evidence(),), weights_formula="share of the evidence",
+        regression_spec_json='{"format":"stepwell-regression/1"}',
     )  # fmt: skip
 
 
@@ -127,8 +137,47 @@ def answered(trigger: str, status: str) -> model.RetrainAnswered:
 def _evidence() -> model.EvidenceEpisode:
     return model.EvidenceEpisode(
         episode_id="e", attempt=1, revision=1, partition=0, offset=5, scene="table", perturbation="none", seed=7,
-        n_steps=2,
+        n_steps=2, task="metaworld/reach-v3", events_partition=3, first_offset=10, last_offset=20,
     )  # fmt: skip
+
+
+def expired(trigger: str) -> model.RetrainExpired:
+    return model.RetrainExpired(**_head("", 2, "detector-1"), trigger_id=trigger, policy="p", reason="nobody came")
+
+
+def acknowledged(trigger: str, **more: Any) -> model.RetrainAcknowledged:
+    fields = {**_head("", 0, "ada"), "trigger_id": trigger, "policy": "p", "detail": "on it", "acknowledged_by": "ada"}
+    return model.RetrainAcknowledged(**{**fields, **more})
+
+
+def muted(policy: str, rule: str | None = None, **more: Any) -> model.RetrainMuted:
+    fields = {**_head("", 0, "ada"), "policy": policy, "rule": rule, "reason": "camera swapped", "muted_by": "ada"}
+    return model.RetrainMuted(**{**fields, **more})
+
+
+def unmuted(policy: str, rule: str | None = None) -> model.RetrainUnmuted:
+    return model.RetrainUnmuted(**_head("", 0, "bob"), policy=policy, rule=rule, unmuted_by="bob")
+
+
+RULES = RuleSet(
+    rule_set="lab", version=2, steps=[FrozenRule(kind="frozen", name="stuck_arm", steps=20)], verdicts=BUILT_IN.verdicts
+)
+
+
+def activated(rules: RuleSet = RULES, **more: Any) -> model.RulesActivated:
+    fields = {
+        **_head("", 0, "ada"), "run_id": "", "rule_set": rules.rule_set, "version": rules.version,
+        "rules_json": rules.canonical(), "sha256": rules.sha256(), "activated_by": "ada",
+    }  # fmt: skip
+    return model.RulesActivated(**{**fields, **more})
+
+
+def expected(episode: str, **more: Any) -> model.VerdictExpected:
+    fields: dict[str, Any] = {
+        **_head(episode, 0, "engine-1"), "policy": "reach-expert", "policy_version": "1", "task": "metaworld/reach-v3",
+        "scene": "table", "perturbation": "none", "requested_at": now_us(),
+    }  # fmt: skip
+    return model.VerdictExpected(**{**fields, **more})
 
 
 def telemetry(worker: str, seq: int) -> model.TelemetrySampled:

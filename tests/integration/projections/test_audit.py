@@ -51,7 +51,8 @@ def projected(log: MessageLog, drain: Callable[..., None]) -> None:
         facts.step("e-1", 5, metrics=()), facts.snapshot("e-1"),
         facts.verdict("e-1", total_reward=math.nan), facts.verdict("e-1", revision=2, total_reward=-0.0),
         facts.pattern("t-1"), facts.retrain("t-1"), facts.withdrawn("t-1"), facts.answered("t-1", "done"),
-        facts.telemetry("w-1", 1), facts.dead_letter(),
+        facts.telemetry("w-1", 1), facts.dead_letter(), facts.acknowledged("t-1"), facts.muted("p"),
+        facts.unmuted("p"), facts.activated(), facts.expected("e-1"),
     ])  # fmt: skip
     drain()
 
@@ -87,7 +88,33 @@ DAMAGES = {
         "episodes", "stands in the table, but no record asks for it",
     ),
     "changed telemetry": ("UPDATE stepwell.telemetry SET value = 1 WHERE point = 1", "telemetry", "value is 1.0"),
-    "a changed dead letter": ("UPDATE stepwell.dead_letters SET reason = 'x'", "dead_letters", "reason is 'x'"),
+    "a changed dead letter": ("UPDATE stepwell.dead_letters SET detail = 'x'", "dead_letters", "detail is 'x'"),
+    "a dead letter for another reason": ("UPDATE stepwell.dead_letters SET reason = 'x'", "dead_letters", "missing"),
+    "a closing of another kind": (
+        "UPDATE stepwell.retrain_closings SET closed_as = 'expired'", "retrain_closings", "closed_as is 'expired'",
+    ),
+    "a lost closing": ("DELETE FROM stepwell.retrain_closings", "retrain_closings", "missing"),
+    "changed hard negatives": (
+        "UPDATE stepwell.retrain_requests SET hard_negatives = '[]'", "retrain_requests", "hard_negatives is []",
+    ),
+    "a changed acknowledgement": (
+        "UPDATE stepwell.retrain_acknowledgements SET acknowledged_by = 'eve'", "retrain_acknowledgements",
+        "acknowledged_by is 'eve'",
+    ),
+    "a mute that was not ended": (
+        "UPDATE stepwell.retrain_mutes SET muted = true WHERE NOT muted", "retrain_mutes", "muted is True",
+    ),
+    "a lost rule set": ("DELETE FROM stepwell.rule_sets", "rule_sets", "missing"),
+    "changed rules": (
+        "UPDATE stepwell.rule_sets SET rules = jsonb_set(rules, '{steps,0,steps}', '21')", "rule_sets", "rules is ",
+    ),
+    "a forged expectation": (
+        """INSERT INTO stepwell.expected_verdicts
+        SELECT (jsonb_populate_record(e, '{"episode_id": "e-forged"}')).* FROM stepwell.expected_verdicts e""",
+        "expected_verdicts", "stands in the table, but no record asks for it",
+    ),
+    "a label at another step": ("UPDATE stepwell.verdicts SET label_steps = '{2}'", "verdicts", "label_steps is [2]"),
+    "a lost definition": ("UPDATE stepwell.episodes SET definition = NULL", "episodes", "definition is None"),
 }  # fmt: skip
 
 
@@ -95,7 +122,7 @@ DAMAGES = {
 def test_what_was_projected_is_what_the_log_says(audit: Callable[[], TableAudit]) -> None:
     result = audit()
     assert result.differences == []
-    assert result.rows >= 18
+    assert result.rows >= 23
 
 
 @pytest.mark.usefixtures("projected")
@@ -143,7 +170,7 @@ def test_rows_that_the_database_refused_are_expected_to_be_absent(
     assert difference.what == "missing", "a number that no column takes cannot even be compared"
 
 
-@pytest.mark.parametrize("column", ["reason", "source_value", "source_key", "logged_at", "reported_by"])
+@pytest.mark.parametrize("column", ["source_value", "source_key", "logged_at", "reported_by"])
 def test_a_refusal_must_be_told_as_it_was(
     column: str, log: MessageLog, drain: Callable[..., None], query: Query, audit: Callable[[], TableAudit]
 ) -> None:
@@ -152,6 +179,16 @@ def test_a_refusal_must_be_told_as_it_was(
     query(f"UPDATE stepwell.dead_letters SET {column} = {'now()' if column == 'logged_at' else repr('x')}")
     (difference,) = audit().differences
     assert (difference.table, column in difference.what) == ("dead_letters", True)
+
+
+def test_a_refusal_for_another_reason_is_named(
+    log: MessageLog, drain: Callable[..., None], query: Query, audit: Callable[[], TableAudit]
+) -> None:
+    facts.publish(log, [refusable()])
+    drain()
+    query("UPDATE stepwell.dead_letters SET reason = 'x'")
+    (difference,) = audit().differences
+    assert (difference.table, difference.what) == ("dead_letters", "missing")
 
 
 @pytest.mark.usefixtures("projected")
@@ -225,7 +262,7 @@ def test_what_stands_does_not_hang_on_how_the_log_was_cut_into_batches(
     assert query("SELECT host, retry_reason, phase FROM stepwell.episode_attempts WHERE episode_id = 'e-1'") == [
         ("lab-3", None, "AGENT_RUNNING")
     ]
-    assert query("SELECT r.requested_by, withdrawn_reason FROM stepwell.runs r, stepwell.retrain_requests") == [
+    assert query("SELECT r.requested_by, c.reason FROM stepwell.runs r, stepwell.retrain_closings c") == [
         ("ada", "amended")
     ]
     assert audit().differences == []

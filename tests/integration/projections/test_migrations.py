@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from stepwell.engine.ports import MessageLog
+from stepwell.events import model
 from stepwell.exceptions import DatabaseUnavailableError, MigrationError
 from stepwell.projections.audit import audit_tables
 from stepwell.projections.copy_format import TYPE_NAMES
@@ -14,6 +16,8 @@ from stepwell.projections.database import connect
 from stepwell.projections.migrate import Migration, migrate, packaged, require_current, status
 from stepwell.projections.projector import Projector
 from stepwell.projections.tables import KINDS
+from tests.integration.projections import facts
+from tests.integration.projections.conftest import Running
 from tests.integration.projections.facts import CODEC
 
 
@@ -72,6 +76,72 @@ def test_an_interrupted_migration_leaves_nothing_and_runs_again(new_database: Ca
     assert [row.version for row in state.applied] == [1]
     whole = Migration(2, "0002_more.sql", "CREATE TABLE stepwell.more (a int)")
     assert migrate(url, (first, whole)) == [whole]
+
+
+def test_rows_from_before_the_rules_say_what_the_log_says_of_them(
+    new_database: Callable[[], str], log: MessageLog
+) -> None:
+    """Rows that schema 4 held are taken along, and are what the same records make under the new one."""
+    told = [
+        facts.requested("e-1", definition_json=""), facts.verdict("e-1", label_steps=()),
+        facts.again(facts.pattern("t-1"), evidence=(OLD_EVIDENCE,), detail=""),
+        facts.again(
+            facts.retrain("t-1"), evidence=(OLD_EVIDENCE,), detail="", hard_negatives=(), weights_formula="",
+            regression_spec_json="",
+        ),
+        facts.again(facts.pattern("t-2"), evidence=(), detail=""),
+        facts.withdrawn("t-1"), facts.dead_letter(),
+    ]  # fmt: skip
+    facts.publish(log, told)
+    new, old = new_database(), new_database()
+    migrate(new)
+    with Running(Projector(log, new, CODEC), log) as projector:
+        projector.wait_caught_up()
+    migrate(old, packaged()[:4])
+    with psycopg.connect(new) as source, psycopg.connect(old) as target:
+        for table in (
+            "runs",
+            "episodes",
+            "episode_attempts",
+            "verdicts",
+            "failure_patterns",
+            "dead_letters",
+            "sink_offsets",
+        ):
+            copy(source, target, table, "to_jsonb(t)")
+        copy(
+            source, target, "retrain_requests",
+            "to_jsonb(t) || (SELECT jsonb_build_object('withdrawn_at', closed_at, 'withdrawn_reason', reason)"
+            " FROM stepwell.retrain_closings c WHERE c.trigger_id = t.trigger_id)",
+        )  # fmt: skip
+        known = "'task', 'events_partition', 'first_offset', 'last_offset'"
+        for table in ("failure_patterns", "retrain_requests"):
+            target.execute(
+                f"UPDATE stepwell.{table} SET evidence = (SELECT coalesce(jsonb_agg(e - ARRAY[{known}]), '[]')"
+                " FROM jsonb_array_elements(evidence) AS e)"
+            )
+    assert [migration.version for migration in migrate(old)] == [migration.version for migration in packaged()[4:]]
+    with psycopg.connect(old) as connection:
+        assert connection.execute("SELECT status FROM stepwell.retrain_status ORDER BY trigger_id").fetchall() == [
+            ("withdrawn",), ("muted",),
+        ]  # fmt: skip
+    with psycopg.connect(old) as connection:
+        audit = audit_tables(log, CODEC, connection)
+    assert (audit.differences, audit.rows) == ([], 9)
+
+
+OLD_EVIDENCE = model.EvidenceEpisode(
+    episode_id="e", attempt=1, revision=1, partition=0, offset=5, scene="table", perturbation="none", seed=7, n_steps=2
+)
+
+
+def copy(source: psycopg.Connection, target: psycopg.Connection, table: str, row: str) -> None:
+    """The rows of a table, as far as the other schema has their columns."""
+    for (found,) in source.execute(f"SELECT {row} FROM stepwell.{table} t").fetchall():
+        target.execute(
+            f"INSERT INTO stepwell.{table} SELECT (jsonb_populate_record(NULL::stepwell.{table}, %s)).*",
+            (Jsonb(found),),
+        )
 
 
 def test_a_changed_file_is_named(new_database: Callable[[], str]) -> None:

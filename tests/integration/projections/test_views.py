@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from stepwell.adapters.retrain_history import read_requests
 from stepwell.adapters.runs.summary import summarise
 from stepwell.engine.cover import Cover
 from stepwell.engine.fold import apply
@@ -250,25 +249,3 @@ def test_step_log_joins_steps_with_the_actions_they_applied(
     assert query("SELECT step, action, reward FROM stepwell.step_log WHERE episode_id = 'e-1' ORDER BY step") == [
         (0, [0.0, 1.0], 1.5), (1, [2.0, 3.0], 1.5),
     ]  # fmt: skip
-
-
-def test_retrain_status(log: MessageLog, drain: Callable[..., None], query: Query) -> None:
-    """The first closing answer counts, as in the detector's ledger and in `retrain list`; a withdrawal beats it."""
-    given = {
-        "t-1": [], "t-2": ["done"], "t-3": ["accepted", "failed"], "t-4": ["done", "failed", "accepted"],
-        "t-5": ["accepted", "accepted"], "t-6": ["perhaps"],
-    }  # fmt: skip
-    facts.publish(log, [facts.retrain(trigger) for trigger in given])
-    facts.publish(log, [facts.withdrawn("t-2")])
-    facts.publish(log, [facts.answered(trigger, status) for trigger, said in given.items() for status in said])
-    facts.publish(log, [facts.again(facts.answered("t-1", "done"), policy="another")])
-    drain()
-    rows = query("SELECT trigger_id, status, withdrawn_reason FROM stepwell.retrain_status ORDER BY 1")
-    assert rows == [
-        ("t-1", "open", None), ("t-2", "withdrawn", "amended"), ("t-3", "failed", None), ("t-4", "done", None),
-        ("t-5", "accepted", None), ("t-6", "open", None),
-    ]  # fmt: skip
-    assert [(trigger, status) for trigger, status, _ in rows] == [
-        (entry.request.trigger_id, entry.state) for entry in read_requests(log, facts.CODEC)
-    ]
-    assert query("SELECT count(*) FROM stepwell.retrain_answers WHERE trigger_id = 't-4'") == [(3,)]

@@ -11,7 +11,14 @@ import pytest
 from stepwell.events import model
 from stepwell.events.codec import Codec
 from stepwell.events.routing import topic_of
-from stepwell.events.topics import BY_NAME, DEAD_LETTERS, EPISODE_COMMANDS, POLICY_EVENTS
+from stepwell.events.topics import (
+    BY_NAME,
+    DEAD_LETTERS,
+    EPISODE_COMMANDS,
+    EPISODE_EVENTS,
+    POLICY_EVENTS,
+    POLICY_SNAPSHOTS,
+)
 from stepwell.projections.copy_format import encode_rows
 from stepwell.projections.rows import PROJECTED_TOPICS, Source, rows_of
 from stepwell.projections.tables import KINDS, reduce_rows
@@ -25,7 +32,8 @@ IN_NO_TABLE = {
     "episode::resumed", "episode::checkpoint_saved", "episode::intervened",  # told by snapshots and verdicts
     "episode::stalled", "episode::timed_out", "episode::sealed",  # likewise
     "operator::commanded",  # what came of it is a fact of its own
-    "engine::position_saved",  # the engine's own book-keeping
+    "engine::position_saved", "engine::policy_snapshot",  # the workers' own book-keeping
+    "detector::ticked",  # what it brought about is a record of its own
 }  # fmt: skip
 
 
@@ -50,8 +58,37 @@ def test_a_record_on_a_wrong_topic_has_no_rows() -> None:
     assert rows_of(sample(model.StepDone), Source(POLICY_EVENTS, 0, 0, 0)) == ()
 
 
-def test_all_topics_but_the_commands_are_projected() -> None:
-    assert set(PROJECTED_TOPICS) == set(BY_NAME) - {EPISODE_COMMANDS}
+def test_copies_of_a_rule_set_have_no_rows() -> None:
+    for topic in (EPISODE_EVENTS, POLICY_EVENTS):
+        assert rows_of(sample(model.RulesActivated), Source(topic, 0, 0, 0)) == ()
+
+
+def test_all_topics_but_commands_and_the_detector_s_snapshots_are_projected() -> None:
+    assert set(PROJECTED_TOPICS) == set(BY_NAME) - {EPISODE_COMMANDS, POLICY_SNAPSHOTS}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", None),
+        ('{"scene":{"name":"table","n":1.5}}', {"scene": {"name": "table", "n": 1.5}}),
+        ("[1, 2]", [1, 2]),
+        ("null", None),
+        ("not JSON", "not JSON"),
+        ("{", "{"),
+        ("[NaN]", "[NaN]"),
+        ("[1e999]", "[1e999]"),
+        ('{"a":"\\u0000b"}', {"a": "\\x00b"}),
+        ("[" * 100 + "]" * 100, json.loads("[" * 100 + "]" * 100)),
+        ("[" * 101 + "]" * 101, "[" * 101 + "]" * 101),
+        ('{"a":' * 90_000 + "1" + "}" * 90_000, '{"a":' * 90_000 + "1" + "}" * 90_000),
+    ],
+)
+def test_json_from_elsewhere_is_kept_whatever_it_is(text: str, wanted: Any) -> None:
+    event = msgspec.structs.replace(sample(model.EpisodeRequested), definition_json=text)
+    found = named(rows_of(event, Source(topic_of(event), 0, 0, 0))[1])["definition"]
+    assert (found is None) == (text == "")
+    assert found is None or json.loads(found) == wanted
 
 
 @pytest.mark.parametrize(
