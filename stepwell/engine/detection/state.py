@@ -1,0 +1,180 @@
+"""What the detector knows of one policy, and as bytes.
+
+Everything is bounded. Per policy: `WINDOW_MAX` verdicts, `FORGOTTEN_MAX` revisions, `QUEUE_MAX` requested episodes,
+`MUTES_MAX` mutes, `STANDING_MAX` standing and `CLOSED_MAX` closed triggers. Per rule in the order of requests:
+`STREAMS_MAX` keys, each with counts, at most `EVIDENCE_MAX` failures and, where the rule has a window, that many bits.
+"""
+
+import hashlib
+
+import msgspec
+
+from stepwell.engine.detection.bearing import Entry, Key
+from stepwell.engine.detection.ledger import CLOSED_MAX, STANDING_MAX, Ledger
+from stepwell.engine.ruleset import WINDOW_MAX
+from stepwell.events.model import EvidenceEpisode
+
+DETECTOR_VERSION = 2
+"""Raise it whenever this package judges or keeps its state differently: snapshots of another version are folded again.
+"""
+
+FORGOTTEN_MAX = 2048
+"""Episodes remembered by revision alone after they left the window: a late amendment must not pass for a new one."""
+
+QUEUE_MAX = 4096
+"""Requested episodes whose turn is kept; one more lets the longest outstanding one pass its turn."""
+
+EVIDENCE_MAX = 64
+"""Most episodes that a trigger of a rule in the order of requests names."""
+
+STREAMS_MAX = 128
+"""Keys of one rule in the order of requests; the one that was silent the longest is forgotten for one more."""
+
+MUTES_MAX = 256
+
+NEVER = 2**62
+"""A rank that no episode reaches."""
+
+
+class Tally(msgspec.Struct, array_like=True):
+    """Failures, and episodes that said anything."""
+
+    failures: int = 0
+    episodes: int = 0
+
+    def add(self, failed: bool, sign: int = 1) -> None:
+        """One episode more, or one less."""
+        self.failures += sign if failed else 0
+        self.episodes += sign
+
+
+class Failure(msgspec.Struct, array_like=True):
+    """A failure that a rule counted: evidence of a trigger to come."""
+
+    rank: int
+    evidence: EvidenceEpisode
+    failure_type: str
+
+
+class Stream(msgspec.Struct):
+    """What a rule in the order of requests has seen under one key.
+
+    Attributes:
+        since: the first rank that counts; `NEVER` from a closing answer until the cool-down is over.
+        trigger: the trigger that stands or cools down; empty for none.
+        barred: its trigger has expired, and nothing has failed since.
+        tally: the episodes from ``since`` on; of a rule with a window, those in it.
+        window: of a rule with a window, rank and failure of each of its episodes.
+        recent: the last counted failures, by rank.
+        order: of a rule that compares, how many keys were seen before this one.
+        begun, total: of a rule that compares, all episodes of the key from rank ``begun`` on, whatever was answered.
+        base, base_since, old: the key that this one is compared with, and its episodes from that rank on.
+    """
+
+    since: int
+    trigger: str = ""
+    barred: bool = False
+    tally: Tally = msgspec.field(default_factory=Tally)
+    window: list[tuple[int, bool]] = msgspec.field(default_factory=list)
+    recent: list[Failure] = msgspec.field(default_factory=list)
+    order: int = 0
+    begun: int = 0
+    total: Tally = msgspec.field(default_factory=Tally)
+    base: Key | None = None
+    base_since: int = 0
+    old: Tally = msgspec.field(default_factory=Tally)
+
+
+class RuleState(msgspec.Struct):
+    """What one rule of the set in force has seen.
+
+    Attributes:
+        digest: of the rule; another rule under the same name starts anew.
+        since_number: the first episode that it reads, in the order of the log.
+        since_rank: and in the order of requests; where keys were forgotten, the first that a new key reads.
+        seen: keys seen so far.
+        streams: by key, of rules in the order of requests.
+    """
+
+    digest: str
+    since_number: int = 0
+    since_rank: int = 0
+    seen: int = 0
+    streams: dict[Key, Stream] = msgspec.field(default_factory=dict)
+
+
+class PolicyState(msgspec.Struct):
+    """What the detector knows of one policy.
+
+    Attributes:
+        policy: its name.
+        window: the last `WINDOW_MAX` episodes by episode id, in the order of the log.
+        forgotten: the last revision of episodes that left the window, oldest first.
+        queue: episodes whose turn has not come, in the order of requests.
+        held: those of them whose verdict is there, with when it came (µs), in the order of the log.
+        recorded: episodes recorded so far; the next one's number.
+        admitted: episodes that had their turn; the next one's rank.
+        rules: the rules in force, by name.
+        parked: rules that raised, with the offset at which they did.
+        ledger: its triggers.
+        mutes: by rule (empty: all), until when (µs; 0: until unmuted).
+        now: the latest time that the log has told (µs).
+        last_offset: the last record that is in here.
+        published: how many events went out; the next one's ``producer_seq``.
+        ignored: records that changed nothing (repeats, old revisions, answers to nobody).
+    """
+
+    policy: str
+    window: dict[str, Entry] = msgspec.field(default_factory=dict)
+    forgotten: dict[str, int] = msgspec.field(default_factory=dict)
+    queue: dict[str, None] = msgspec.field(default_factory=dict)
+    held: dict[str, int] = msgspec.field(default_factory=dict)
+    recorded: int = 0
+    admitted: int = 0
+    rules: dict[str, RuleState] = msgspec.field(default_factory=dict)
+    parked: dict[str, int] = msgspec.field(default_factory=dict)
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    mutes: dict[str, int] = msgspec.field(default_factory=dict)
+    now: int = 0
+    last_offset: int = -1
+    published: int = 0
+    ignored: int = 0
+
+    def muted(self, rule: str) -> bool:
+        """Whether requests of this rule are held back."""
+        return bool(self.mutes) and ("" in self.mutes or rule in self.mutes)
+
+    def hold(self, episode: str, entry: Entry) -> None:
+        """Put a new entry at the window's end."""
+        entry.number = self.recorded
+        self.recorded += 1
+        self.window[episode] = entry
+
+    def forget(self, episode: str) -> None:
+        """Let an episode leave the window; its revision stays known for a while."""
+        self.forgotten[episode] = self.window.pop(episode).evidence.revision
+        while len(self.forgotten) > FORGOTTEN_MAX:
+            del self.forgotten[next(iter(self.forgotten))]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(PolicyState)
+
+
+def dump(state: PolicyState) -> bytes:
+    """The state as canonical bytes: equal states give equal bytes."""
+    return _ENCODER.encode(state)
+
+
+def load(data: bytes) -> PolicyState:
+    """The state that `dump` wrote."""
+    return _DECODER.decode(data)
+
+
+def _detector_hash() -> str:
+    bounds = (WINDOW_MAX, FORGOTTEN_MAX, QUEUE_MAX, EVIDENCE_MAX, STREAMS_MAX, MUTES_MAX, STANDING_MAX, CLOSED_MAX)
+    return hashlib.sha256(repr((DETECTOR_VERSION, bounds)).encode()).hexdigest()[:32]
+
+
+DETECTOR_HASH = _detector_hash()
+"""Of the code that judges and of its bounds; the rules themselves are events and no part of it."""

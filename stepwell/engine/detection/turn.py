@@ -1,0 +1,139 @@
+"""One record's turn: the policy's state, and what is published because of the record."""
+
+from dataclasses import dataclass
+
+from stepwell.engine.detection.bearing import Entry, Key, Reading
+from stepwell.engine.detection.ledger import STANDING_MAX, Sample, Trigger
+from stepwell.engine.detection.requests import expired_of, hard_negatives, pattern_of, request_of, withdrawn_of
+from stepwell.engine.detection.state import PolicyState, RuleState
+from stepwell.engine.ruleset import InARowRule, RateRule, ShiftRule, WindowRateRule
+from stepwell.events.model import Event, EvidenceEpisode
+
+AnyVerdictRule = InARowRule | WindowRateRule | RateRule | ShiftRule
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Why a trigger opens.
+
+    Attributes:
+        key, key_text: what for; the text stands in pattern and request.
+        about: what goes into the trigger's id for the key.
+        failure_type, evidence, seen, sample: as in `Trigger`.
+        cause: the entry whose verdict opened it.
+        merged: further episodes that belong to it already.
+    """
+
+    key: Key
+    key_text: str
+    about: str
+    failure_type: str
+    evidence: tuple[EvidenceEpisode, ...]
+    seen: str
+    cause: Entry
+    sample: Sample | None = None
+    merged: int = 0
+
+
+class Turn:
+    """What the rules act through. ``out`` grows with what has to be published, in order."""
+
+    __slots__ = ("now", "out", "state")
+
+    def __init__(self, state: PolicyState) -> None:
+        self.state = state
+        self.now = state.now
+        self.out: list[Event] = []
+
+    def open(self, judge: "Judge", opening: Opening) -> Trigger:
+        """Enter a trigger into the ledger and publish its pattern, and its request unless that is muted."""
+        state, rule = self.state, judge.rule
+        standing = state.ledger.standing()
+        if len(standing) >= STANDING_MAX:
+            self.expire(standing[0], f"more than {STANDING_MAX} triggers of the policy would stand")
+        trigger = state.ledger.open(
+            Trigger(
+                trigger_id="",
+                rule=rule.name,
+                rule_version=rule.version,
+                key=opening.key,
+                rule_key=opening.key_text,
+                failure_type=opening.failure_type,
+                evidence=opening.evidence,
+                seen=opening.seen,
+                opened_at=state.now,
+                run_id=opening.cause.run_id,
+                trace_id=opening.cause.trace_id,
+                sample=opening.sample,
+                merged=opening.merged,
+            ),
+            opening.about,
+        )
+        self._publish(pattern_of(state, trigger, judge.promise))
+        if state.muted(rule.name):
+            trigger.status = "muted"
+        else:
+            self.request(judge, trigger)
+        return trigger
+
+    def request(self, judge: "Judge | None", trigger: Trigger) -> None:
+        """Publish a trigger's request. ``judge``: None where its rule is not in force any more."""
+        trigger.status = "open"
+        hard: tuple[EvidenceEpisode, ...] = ()
+        if judge is not None:
+            hard = hard_negatives(self.state, trigger, judge.reading)
+            if judge.rule.expires_s is not None:
+                trigger.expires_at = self.state.now + int(judge.rule.expires_s * 1_000_000)
+        self._publish(request_of(self.state, trigger, hard))
+
+    def withdraw(self, trigger: Trigger, reason: str) -> None:
+        """Say that a trigger has lost its evidence."""
+        trigger.status, trigger.detail = "withdrawn", reason
+        self._publish(withdrawn_of(self.state, trigger))
+
+    def expire(self, trigger: Trigger, reason: str) -> None:
+        """Say that nobody has closed a trigger in time."""
+        trigger.status, trigger.detail = "expired", reason
+        self._publish(expired_of(self.state, trigger))
+
+    def _publish(self, event: Event) -> None:
+        self.out.append(event)
+        self.state.published += 1
+
+
+class Judge:
+    """One rule of the set in force, compiled. Holds no state of its own, so one instance serves every policy.
+
+    Attributes:
+        rule: the rule.
+        digest: of its canonical form.
+        reading: how it reads entries.
+        promise: what it promises, in words.
+    """
+
+    promise: str = ""
+
+    def __init__(self, rule: AnyVerdictRule, digest: str) -> None:
+        self.rule = rule
+        self.digest = digest
+        self.reading = Reading(rule.per, rule.counts)
+
+    def recorded(self, turn: Turn, own: RuleState, entry: Entry) -> None:
+        """A first verdict was recorded."""
+
+    def admitted(self, turn: Turn, own: RuleState, entry: Entry) -> None:
+        """An entry has its turn in the order of requests."""
+
+    def amended(self, turn: Turn, own: RuleState, old: Entry, new: Entry) -> None:
+        """A verdict in the window was amended; ``new`` stands there already."""
+
+    def amended_late(self, turn: Turn, own: RuleState, new: Entry) -> None:
+        """A verdict that left the window was amended."""
+
+    def released(self, own: RuleState, trigger: Trigger) -> None:
+        """A trigger of this rule was closed by an answer, has expired or was withdrawn."""
+
+    def own_standing(self, turn: Turn) -> list[Trigger]:
+        """The standing triggers of this rule, without those from before it was in force."""
+        name = self.rule.name
+        return [item for item in turn.state.ledger.standing() if item.rule == name and not item.orphaned]
