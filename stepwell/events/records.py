@@ -24,7 +24,7 @@ class DeadLetter(Value, frozen=True, kw_only=True):
 
     kind: str
     reason: str
-    """Short stable code, e.g. ``trailing-bytes`` or ``foreign``."""
+    """Short stable code, e.g. ``trailing-bytes`` or ``foreign``; of ``rule_failed`` the name of the rule."""
     detail: str
     source_topic: str
     source_partition: int

@@ -144,7 +144,7 @@ class PolicyPartition(Processor):
             for item in found:
                 if isinstance(item, Parked):
                     detail = f"{item.detail}; it is parked for this policy until rules are activated again"
-                    out.append((index, self._letter(batch, index, "rule_failed", "rule-raised", detail, event.TYPE)))
+                    out.append((index, self._letter(batch, index, "rule_failed", item.rule, detail, event.TYPE)))
                 else:
                     out.append((index, item))
         self.position = batch.end
