@@ -6,7 +6,7 @@ import time
 import structlog
 
 from stepwell.adapters.ids import new_event_id
-from stepwell.engine.ledger import ANSWERS
+from stepwell.engine.detection.ledger import ANSWERS
 from stepwell.engine.ports import MessageLog
 from stepwell.engine.publish import outgoing
 from stepwell.events.codec import Codec

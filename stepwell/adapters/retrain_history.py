@@ -4,7 +4,7 @@
                           │ ──a service accepts──> accepted
                           └──> done, failed, rejected (answered) · expired · withdrawn
 
-The detector judges (`stepwell.engine.ledger`); this reads the same from what it published and from what was answered:
+The detector judges (`stepwell.engine.detection.ledger`); this reads the same from what it published and from what was answered:
 
 * The first answer that closes a request counts. Later ones stay in the log and change nothing.
 * The detector withdraws, or lets expire, only what was not closed; so either beats any answer.
@@ -15,7 +15,7 @@ The detector judges (`stepwell.engine.ledger`); this reads the same from what it
 from dataclasses import dataclass
 
 from stepwell.adapters.logs.reading import read_all, read_of_type
-from stepwell.engine.ledger import ANSWERS, CLOSING_ANSWERS
+from stepwell.engine.detection.ledger import ANSWERS, CLOSING_ANSWERS
 from stepwell.engine.ports import MessageLog, TopicPartition
 from stepwell.engine.reading import read_range, watermarks_of
 from stepwell.events.codec import Codec

@@ -22,7 +22,7 @@ import structlog
 
 from stepwell.adapters.retrain_answers import AnswerWriter
 from stepwell.adapters.retrain_history import ClosedRequests, find_request
-from stepwell.engine.ledger import CLOSING_ANSWERS
+from stepwell.engine.detection.ledger import CLOSING_ANSWERS
 from stepwell.engine.ports import Consumer, MessageLog, RecordBatch, TopicPartition
 from stepwell.events.codec import Codec
 from stepwell.events.model import RetrainRequested, RetrainWithdrawn

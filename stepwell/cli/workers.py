@@ -60,14 +60,15 @@ def work(
     from stepwell.adapters.workers.lock import hold_workers
     from stepwell.adapters.workers.process import EXIT_OK, stopping_by_signal
     from stepwell.adapters.workers.supervisor import Supervisor, stepwell_command
-    from stepwell.engine import detector_worker, restore
+    from stepwell.engine import restore
+    from stepwell.engine.detection import restore as detector_restore
     from stepwell.settings import get_settings
 
     settings = get_settings()
     options = ["--end-with-stdin", *([] if telemetry else ["--no-telemetry"])]
     commands = {f"engine {n}": stepwell_command("engine", "--slot", str(n), *options) for n in range(engines)}
     commands["detector"] = stepwell_command("detector", "--slot", "0", *options)
-    groups = {restore.GROUP: restore.TOPICS, detector_worker.GROUP: detector_worker.TOPICS}
+    groups = {restore.GROUP: restore.TOPICS, detector_restore.GROUP: detector_restore.TOPICS}
     with contextlib.ExitStack() as stack:
         stack.enter_context(hold_workers(settings.home, settings.log))
         log = stack.enter_context(opened_log(settings.log))
@@ -187,7 +188,7 @@ def _detector(settings: "Settings", log: "MessageLog", codec: "Codec", slot: str
     import structlog
 
     from stepwell.adapters.workers.process import SystemClock
-    from stepwell.engine.detector_worker import GROUP, TOPICS, DetectorRestore
+    from stepwell.engine.detection.restore import GROUP, TOPICS, DetectorRestore
     from stepwell.engine.loop import ExactlyOnceLoop
 
     worker_id = f"stepwell-detector-{slot}"
@@ -205,9 +206,10 @@ def _detector(settings: "Settings", log: "MessageLog", codec: "Codec", slot: str
 
 def _projector(settings: "Settings", log: "MessageLog", codec: "Codec", slot: str, stop: "StopFlag") -> None:
     from stepwell.adapters.database import database_server
-    from stepwell.engine import detector_worker, restore
+    from stepwell.engine import restore
+    from stepwell.engine.detection import restore as detector_restore
     from stepwell.projections.projector import Projector
 
-    watch = {restore.GROUP: restore.TOPICS, detector_worker.GROUP: detector_worker.TOPICS}
+    watch = {restore.GROUP: restore.TOPICS, detector_restore.GROUP: detector_restore.TOPICS}
     with database_server(settings.database) as locate:
         Projector(log, locate(), codec, slot=slot, watch=watch, locate=locate).run(stop)

@@ -11,9 +11,9 @@ import pytest
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.parts.kafka import KafkaPart
 from stepwell.adapters.workers.markers import MemoryMarkers
-from stepwell.engine.detector_worker import GROUP as DETECTOR_GROUP
-from stepwell.engine.detector_worker import TOPICS as DETECTOR_TOPICS
-from stepwell.engine.detector_worker import DetectorRestore
+from stepwell.engine.detection.restore import GROUP as DETECTOR_GROUP
+from stepwell.engine.detection.restore import TOPICS as DETECTOR_TOPICS
+from stepwell.engine.detection.restore import DetectorRestore
 from stepwell.engine.loop import ExactlyOnceLoop, Restore
 from stepwell.engine.ports import MessageLog, OutgoingRecord
 from stepwell.engine.publish import outgoing
@@ -23,9 +23,9 @@ from stepwell.events.guards import MAX_STORED_BYTES, stored_bytes
 from stepwell.events.model import DeadLetter, RetrainAnswered, VerdictIssued
 from stepwell.events.topics import DEAD_LETTERS, EPISODE_EVENTS, POLICY_EVENTS, RETRAIN_RESULTS
 from stepwell.events.topics import TOPICS as ALL_TOPICS
+from tests.unit.engine.detection.test_worker import answer
 from tests.unit.engine.episodes import Facts
 from tests.unit.engine.running import CODEC, FakeClock, Notes, read, send
-from tests.unit.engine.test_detector_worker import answer
 
 NOISE = random.Random(7)
 

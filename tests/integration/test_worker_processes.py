@@ -21,7 +21,8 @@ import pytest
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.workers.idle import IdleCheck
 from stepwell.adapters.workers.process import EXIT_FENCED
-from stepwell.engine import detector_worker, restore
+from stepwell.engine import restore
+from stepwell.engine.detection import restore as detector_restore
 from stepwell.engine.ports import MessageLog
 from stepwell.engine.publish import outgoing
 from stepwell.engine.reading import read_range
@@ -31,7 +32,7 @@ from stepwell.events.topics import DEAD_LETTERS, POLICY_EVENTS, RETRAIN_REQUESTS
 from tests.unit.engine.episodes import Facts
 
 CODEC = Codec()
-GROUPS = {restore.GROUP: restore.TOPICS, detector_worker.GROUP: detector_worker.TOPICS}
+GROUPS = {restore.GROUP: restore.TOPICS, detector_restore.GROUP: detector_restore.TOPICS}
 
 
 @pytest.fixture(params=["local", "kafka"])

@@ -18,7 +18,8 @@ from typing import Any
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.workers.idle import IdleCheck
 from stepwell.adapters.workers.process import EXIT_FENCED
-from stepwell.engine import detector_worker, restore
+from stepwell.engine import restore
+from stepwell.engine.detection import restore as detector_restore
 from stepwell.engine.ports import MessageLog, OutgoingRecord, TopicPartition
 from stepwell.engine.reading import read_range
 from stepwell.events.topics import EPISODE_EVENTS, POLICY_EVENTS, TELEMETRY, TOPICS
@@ -35,10 +36,10 @@ SETTLE_S = 120.0
 TIMES = {"STEPWELL_STALL_AFTER_S": "3", "STEPWELL_TIMEOUT_AFTER_S": "6", "STEPWELL_SEAL_GRACE_S": "2"}
 GROUPS = {
     restore.GROUP: restore.TOPICS,
-    detector_worker.GROUP: detector_worker.TOPICS,
+    detector_restore.GROUP: detector_restore.TOPICS,
     GROUP: tuple(topic for topic in PROJECTED_TOPICS if topic != TELEMETRY),
 }
-GROUP_OF = dict(zip(KINDS, (restore.GROUP, GROUP, detector_worker.GROUP), strict=True))
+GROUP_OF = dict(zip(KINDS, (restore.GROUP, GROUP, detector_restore.GROUP), strict=True))
 READS = {"engine": (EPISODE_EVENTS,), "projector": (EPISODE_EVENTS,), "detector": (POLICY_EVENTS,)}
 
 

@@ -14,10 +14,10 @@ from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.logs.reading import read_all
 from stepwell.adapters.retrain_history import read_requests
 from stepwell.adapters.subscriber import Delivery, Subscription
-from stepwell.engine.ledger import Ledger
+from stepwell.engine.detection.bearing import Key
+from stepwell.engine.detection.ledger import Ledger, Trigger
 from stepwell.engine.ports import MessageLog, OutgoingRecord
 from stepwell.engine.publish import outgoing
-from stepwell.engine.rules import SAME_FAILURE_IN_A_ROW, RowKey
 from stepwell.events.codec import Codec
 from stepwell.events.model import RetrainAnswered, RetrainRequested, RetrainWithdrawn
 from stepwell.events.topics import RETRAIN_RESULTS
@@ -296,9 +296,15 @@ def test_the_first_closing_answer_counts_unless_the_request_was_withdrawn(log: M
     # The detector's ledger, which decides what follows from an answer, says the same.
     for trigger, statuses in given.items():
         ledger = Ledger()
-        opened = ledger.open(SAME_FAILURE_IN_A_ROW, "p", RowKey("1", None), "f", entries[trigger].request.evidence, 0)
+        opened = ledger.open(
+            Trigger(
+                trigger_id="", rule="r", rule_version=1, key=Key("1", None), rule_key="policy=p", failure_type="f",
+                evidence=entries[trigger].request.evidence, seen="", opened_at=0, run_id="r", trace_id="0" * 32,
+            ),
+            "policy=p",
+        )  # fmt: skip
         for n, status in enumerate(statuses):
-            ledger.answer(opened.trigger_id, status, str(n), 0)
+            ledger.answer(opened.trigger_id, status, str(n))
         counting = entries[trigger].counting
         assert counting is not None
         assert (opened.status, opened.detail) == (entries[trigger].state, counting.detail)

@@ -8,10 +8,10 @@ import pytest
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.workers.markers import MemoryMarkers
 from stepwell.engine import partition as partition_module
-from stepwell.engine.detector import Detector
-from stepwell.engine.detector_worker import GROUP as DETECTOR_GROUP
-from stepwell.engine.detector_worker import TOPICS as DETECTOR_TOPICS
-from stepwell.engine.detector_worker import DetectorRestore
+from stepwell.engine.detection.fold import Detector
+from stepwell.engine.detection.restore import GROUP as DETECTOR_GROUP
+from stepwell.engine.detection.restore import TOPICS as DETECTOR_TOPICS
+from stepwell.engine.detection.restore import DetectorRestore
 from stepwell.engine.doubt import SUSPECTS_MAX
 from stepwell.engine.loop import ExactlyOnceLoop
 from stepwell.engine.publish import outgoing

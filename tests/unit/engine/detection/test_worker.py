@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from stepwell.adapters.logs.memory import MemoryLog
-from stepwell.engine.detector_worker import GROUP, TOPICS, DetectorRestore, PolicyPartition
+from stepwell.engine.detection.partition import PolicyPartition
+from stepwell.engine.detection.restore import GROUP, TOPICS, DetectorRestore
 from stepwell.engine.loop import STALE_MEMBERSHIPS_MAX, BatchSizer, ExactlyOnceLoop
 from stepwell.engine.ports import OutgoingRecord, TopicPartition
 from stepwell.engine.publish import outgoing
