@@ -161,6 +161,7 @@ def _engine(settings: "Settings", log: "MessageLog", codec: "Codec", slot: str, 
     from stepwell.engine.loop import ExactlyOnceLoop
     from stepwell.engine.restore import GROUP, TOPICS, EngineRestore
     from stepwell.engine.timers import Timeouts
+    from stepwell.events.topics import WRITTEN_BY_ENGINE
 
     worker_id = f"stepwell-engine-{slot}"
     report = structlog.get_logger("stepwell.engine")
@@ -175,6 +176,7 @@ def _engine(settings: "Settings", log: "MessageLog", codec: "Codec", slot: str, 
             group=GROUP,
             worker_id=worker_id,
             topics=TOPICS,
+            writes=WRITTEN_BY_ENGINE,
             restore=restore,
             clock=SystemClock(stop),
             report=report,
@@ -190,6 +192,7 @@ def _detector(settings: "Settings", log: "MessageLog", codec: "Codec", slot: str
     from stepwell.adapters.workers.process import SystemClock
     from stepwell.engine.detection.restore import GROUP, TOPICS, DetectorRestore
     from stepwell.engine.loop import ExactlyOnceLoop
+    from stepwell.events.topics import WRITTEN_BY_DETECTOR
 
     worker_id = f"stepwell-detector-{slot}"
     loop = ExactlyOnceLoop(
@@ -197,6 +200,7 @@ def _detector(settings: "Settings", log: "MessageLog", codec: "Codec", slot: str
         group=GROUP,
         worker_id=worker_id,
         topics=TOPICS,
+        writes=WRITTEN_BY_DETECTOR,
         restore=DetectorRestore(log, codec, worker_id),
         clock=SystemClock(stop),
         report=structlog.get_logger("stepwell.detector"),

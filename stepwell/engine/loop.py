@@ -25,6 +25,7 @@ from stepwell.engine.ports import (
     OutgoingRecord,
     RecordBatch,
     TopicPartition,
+    Touches,
     TransactionalProducer,
 )
 from stepwell.events.topics import DEAD_LETTERS
@@ -121,6 +122,7 @@ class ExactlyOnceLoop:
         group: consumer group of all workers of this kind.
         worker_id: stable name of this worker's slot: transactional id and instance id.
         topics: what to read.
+        writes: the topics that the processors write to.
         restore: makes a partition's processor.
         clock: time.
         report: where to say what happened.
@@ -135,6 +137,7 @@ class ExactlyOnceLoop:
         group: str,
         worker_id: str,
         topics: Sequence[str],
+        writes: Sequence[str] = (),
         restore: Restore,
         clock: Clock,
         report: Report,
@@ -145,6 +148,7 @@ class ExactlyOnceLoop:
         self._group = group
         self._worker_id = worker_id
         self._topics = list(topics)
+        self._touches = Touches(tuple(writes), group)
         self._restore = restore
         self._clock = clock
         self._report = report
@@ -233,7 +237,8 @@ class ExactlyOnceLoop:
         # The producer first: starting it fences the slot's predecessor and resolves what that left open, so that the
         # positions read afterwards are the last word.
         if self._producer is None:
-            self._producer = self._log.transactional_producer(self._worker_id)
+            self._producer = self._log.transactional_producer(self._worker_id, self._touches)
+        self._producer.hold()
         if self._consumer is None:
             self._consumer = self._log.consumer(self._group, self._worker_id)
             self._consumer.subscribe(self._topics, self._assigned, self._revoked)

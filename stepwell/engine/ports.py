@@ -104,6 +104,18 @@ class Producer(Protocol):
         """Flush what can be flushed and let go. Never raises."""
 
 
+class Touches(NamedTuple):
+    """What transactions of one id may touch.
+
+    Attributes:
+        topics: where they append.
+        group: whose positions they move.
+    """
+
+    topics: tuple[str, ...]
+    group: str
+
+
 class TransactionalProducer(Protocol):
     """Appends records and consumed offsets as one: readers of committed records see all of it or nothing."""
 
@@ -130,6 +142,14 @@ class TransactionalProducer(Protocol):
 
     def abort(self) -> None:
         """Throw away the open transaction."""
+
+    def hold(self) -> None:
+        """Make sure that the id is ours and nothing is left open under it; before committed positions are read.
+
+        Raises:
+            FencedError: another producer with the same transactional id has started.
+            LogUnavailableError: the log cannot say so now; make another producer.
+        """
 
     def close(self) -> None:
         """Abort what is open and let go. Never raises."""
@@ -229,8 +249,11 @@ class MessageLog(Protocol):
         ``quiet``: for records that may be lost; it logs nothing of an outage, and closes quickly.
         """
 
-    def transactional_producer(self, transactional_id: str) -> TransactionalProducer:
-        """A producer with a stable id. Starting it fences the older one of that id and aborts what that left open."""
+    def transactional_producer(self, transactional_id: str, touches: Touches | None = None) -> TransactionalProducer:
+        """A producer with a stable id. Starting it fences the older one of that id and aborts what that left open.
+
+        ``touches`` says where transactions of this id may have left something, for logs that can lose track of it.
+        """
 
     def consumer(self, group: str | None = None, instance_id: str | None = None) -> Consumer:
         """A consumer of committed records. ``group`` is needed for `subscribe`, `committed` and `commit`.

@@ -59,3 +59,6 @@ TOPICS: tuple[Topic, ...] = (
     Topic(DEAD_LETTERS, "the original key", partitions=4, retention_ms=90 * _DAY_MS),
 )
 BY_NAME: dict[str, Topic] = {topic.name: topic for topic in TOPICS}
+
+WRITTEN_BY_ENGINE = (EPISODE_EVENTS, EPISODE_SNAPSHOTS, POLICY_EVENTS, DEAD_LETTERS)
+WRITTEN_BY_DETECTOR = (POLICY_EVENTS, POLICY_SNAPSHOTS, FAILURE_PATTERNS, RETRAIN_REQUESTS, DEAD_LETTERS)

@@ -17,7 +17,7 @@ from stepwell.adapters.logs.kafka_admin import KafkaAdmin
 from stepwell.adapters.logs.kafka_consumer import KafkaConsumer
 from stepwell.adapters.logs.kafka_producer import KafkaTransactionalProducer
 from stepwell.adapters.parts.kafka import KafkaPart
-from stepwell.engine.ports import OutgoingRecord, TopicPartition
+from stepwell.engine.ports import OutgoingRecord, TopicPartition, Touches
 from stepwell.events.topics import Topic
 from stepwell.exceptions import (
     ConfigurationError,
@@ -78,6 +78,7 @@ class Copier(threading.Thread):
     def __init__(self, log: KafkaLog, source: str, target: str) -> None:
         super().__init__(daemon=True)  # a failed test must not wait for it
         self._log, self._source, self._target = log, source, target
+        self._touches = Touches((target,), "copier-" + source)
         self._owned: set[TopicPartition] = set()
         self.may_commit = threading.Event()
         self.may_commit.set()
@@ -104,11 +105,12 @@ class Copier(threading.Thread):
         consumer = self._log.consumer("copier-" + self._source, "slot-0")
         try:
             consumer.subscribe([self._source], self._owned.update, self._owned.difference_update)
-            producer = self._log.transactional_producer("copier-" + self._source)
+            producer = self._log.transactional_producer("copier-" + self._source, self._touches)
             back = False
             try:
                 while not self.stopping.is_set():
                     try:
+                        producer.hold()
                         if back:
                             self._go_back(consumer)
                         back = False
@@ -130,7 +132,7 @@ class Copier(threading.Thread):
         producer.close()
         while True:
             try:
-                return self._log.transactional_producer("copier-" + self._source)
+                return self._log.transactional_producer("copier-" + self._source, self._touches)
             except LogUnavailableError as error:
                 self.setbacks.append(error)
 

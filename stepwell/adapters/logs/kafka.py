@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from stepwell.engine.ports import Touches
 from stepwell.exceptions import MissingPartError
 
 try:
@@ -44,13 +45,15 @@ class KafkaLog:
         """See `stepwell.engine.ports.MessageLog.producer`."""
         return KafkaProducer(self.bootstrap, self._options, self._outage, quiet=quiet)
 
-    def transactional_producer(self, transactional_id: str) -> KafkaTransactionalProducer:
+    def transactional_producer(
+        self, transactional_id: str, touches: Touches | None = None
+    ) -> KafkaTransactionalProducer:
         """See `stepwell.engine.ports.MessageLog.transactional_producer`.
 
         Raises:
             LogUnavailableError: no broker answered in time.
         """
-        return KafkaTransactionalProducer(self.bootstrap, transactional_id, self._options, self._outage)
+        return KafkaTransactionalProducer(self.bootstrap, transactional_id, self._options, self._outage, touches)
 
     def consumer(self, group: str | None = None, instance_id: str | None = None) -> KafkaConsumer:
         """See `stepwell.engine.ports.MessageLog.consumer`."""

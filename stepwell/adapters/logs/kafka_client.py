@@ -23,6 +23,7 @@ _driver_log = logging.getLogger("stepwell.librdkafka")
 _driver_log.addHandler(logging.NullHandler())
 _driver_log.propagate = False
 _AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
+_BROKEN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
 _LASTING = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
 
 
@@ -50,6 +51,8 @@ class Availability:
         self._outage = outage or Outage()
         self._quiet = quiet
         self._away = False
+        self.lost_connections = 0
+        """How often a connection to a broker broke, or could not be made."""
 
     @property
     def away(self) -> bool:
@@ -58,6 +61,8 @@ class Availability:
 
     def on_error(self, error: KafkaError) -> None:
         """The driver's error callback. Fatal errors never come here: the driver raises them from the call."""
+        if error.code() in _BROKEN:
+            self.lost_connections += 1
         if error.code() in _LASTING:
             self._say_away("log_refuses_us", error)
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:

@@ -33,6 +33,9 @@ _log = structlog.get_logger(__name__)
 OnAssign = Callable[[list[TopicPartition]], Mapping[TopicPartition, int] | None]
 OnRevoke = Callable[[list[TopicPartition]], None]
 
+CONFIRM_TIMEOUT_S = 5.0
+"""How long `KafkaMembership.confirm` waits for the group's positions (s)."""
+
 
 class KafkaMembership(GroupMembership):
     """The driver's proof of membership, and what the member owned when it was taken."""
@@ -376,12 +379,15 @@ class KafkaConsumer:
 
     def committed(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """See `stepwell.engine.ports.Consumer.committed`."""
+        return self._committed(sources, CALL_TIMEOUT_S)
+
+    def _committed(self, sources: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int | None]:
         self._need_group("committed")
         wanted = list(sources)
         if not wanted:
             return {}
         try:
-            found = self._driver.committed([DriverPartition(*source) for source in wanted], CALL_TIMEOUT_S)
+            found = self._driver.committed([DriverPartition(*source) for source in wanted], timeout_s)
         except KafkaException as error:
             raise to_log_error(error, f"asking for the committed positions of group {self.group}") from error
         for partition in found:
@@ -432,7 +438,8 @@ class KafkaConsumer:
         if self._closed or not self._topics or not self._position:
             raise FencedError(f"This consumer has no partitions in group {self.group} any more.")
         source = min(self._position)
-        at = self.committed([source])[source]
+        # Not for long: where the transaction in question hides the positions, only taking the id over shows them again.
+        at = self._committed([source], CONFIRM_TIMEOUT_S)[source]
         self.commit({source: self.watermarks(source).low if at is None else at})
 
     def close(self) -> None:

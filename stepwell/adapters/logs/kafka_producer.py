@@ -12,7 +12,8 @@ from confluent_kafka import TopicPartition as DriverPartition
 from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, Availability, Outage, base_options, make_client
 from stepwell.adapters.logs.kafka_consumer import KafkaMembership
 from stepwell.adapters.logs.kafka_errors import kafka_error, to_log_error
-from stepwell.engine.ports import GroupMembership, OutgoingRecord, TopicPartition
+from stepwell.adapters.logs.kafka_settling import group_metadata, settle
+from stepwell.engine.ports import GroupMembership, OutgoingRecord, TopicPartition, Touches
 from stepwell.exceptions import FencedError, LogError, LogUnavailableError, StillQueuedError, TransactionAbortedError
 
 __all__ = ["KafkaProducer", "KafkaTransactionalProducer"]
@@ -174,13 +175,23 @@ class KafkaTransactionalProducer:
 
     When the cluster was away for longer than a transaction may last, the broker has ended the transaction and answers
     as if another producer had taken the id. Whether that is so is then asked of the consumer group: a member that is
-    still one takes the id over again in `begin`, a zombie gets `FencedError`.
+    still one takes the id over again in `hold` or `begin`, a zombie gets `FencedError`.
+
+    Whenever the id is taken over, what it may have left open is settled (see `kafka_settling`). And a commit counts
+    only where no connection broke meanwhile: a coordinator that restarts just then may call the transaction committed
+    without telling its partitions. So `commit`, or the next `begin`, then raises `LogUnavailableError`.
     """
 
     def __init__(
-        self, bootstrap: str, transactional_id: str, options: Mapping[str, Any], outage: Outage | None = None
+        self,
+        bootstrap: str,
+        transactional_id: str,
+        options: Mapping[str, Any],
+        outage: Outage | None = None,
+        touches: Touches | None = None,
     ) -> None:
         self.transactional_id = transactional_id
+        self._bootstrap, self._options, self._touches = bootstrap, options, touches
         self._availability = Availability(f"transactions of {transactional_id}", outage)
         base = base_options(bootstrap, options, self._availability.on_error)
         more = {
@@ -198,18 +209,19 @@ class KafkaTransactionalProducer:
         self._begun_at = 0.0
         self._membership: KafkaMembership | None = None
         self._sender: _Sender | None = None
+        self._quiet_since: int | None = None  # lost connections when the last transaction began; None: none yet
         self._start()
 
     # -- the port -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """See `stepwell.engine.ports.TransactionalProducer.begin`."""
-        self._check_usable()
         if self._open:
             raise LogError("A transaction is open already; commit or abort it first.")
-        if self._expired is not None:
-            self._prove_membership(self._expired)
-        sender = self._sender or self._start()
+        sender = self._held()
+        sender.driver.poll(0)  # serves what was heard since the last commit
+        self._check_connections("starting a transaction")
+        self._quiet_since = self._availability.lost_connections
         self._begun_at = time.monotonic()
         try:
             sender.driver.begin_transaction()
@@ -253,6 +265,7 @@ class KafkaTransactionalProducer:
         self._open = False
         self._forget_refused()
         self._availability.on_success()
+        self._check_connections("committing")
 
     def abort(self) -> None:
         """See `stepwell.engine.ports.TransactionalProducer.abort`. Does nothing where none is open."""
@@ -272,6 +285,10 @@ class KafkaTransactionalProducer:
             self._lost_driver(to_log_error(error, f"aborting ({self.transactional_id})"))
         self._forget_refused()
 
+    def hold(self) -> None:
+        """See `stepwell.engine.ports.TransactionalProducer.hold`."""
+        self._held()
+
     def close(self) -> None:
         """See `stepwell.engine.ports.TransactionalProducer.close`."""
         if self._closed:
@@ -284,6 +301,24 @@ class KafkaTransactionalProducer:
         self._drop()
 
     # -- what goes wrong ------------------------------------------------------------------------------------------
+
+    def _held(self) -> _Sender:
+        """The driver's object, with the id; takes the id over again where it was let go."""
+        self._check_usable()
+        if self._expired is not None:
+            self._prove_membership(self._expired)
+        return self._sender or self._start()
+
+    def _check_connections(self, doing: str) -> None:
+        """See the class: after a commit in doubt the id must be taken over anew, which settles it either way."""
+        if self._quiet_since in (None, self._availability.lost_connections):
+            return
+        self._quiet_since = None
+        self._drop()
+        raise LogUnavailableError(
+            f"Kafka: {doing} ({self.transactional_id}): a connection broke during the last transaction or since; "
+            "whether all of it is committed is settled by taking the id over."
+        )
 
     def _start(self) -> _Sender:
         """Take over the transactional id: fences its last holder and ends what that one left open."""
@@ -298,8 +333,20 @@ class KafkaTransactionalProducer:
                 if inner.retriable() and not inner.fatal() and time.monotonic() < deadline:
                     continue
                 raise to_log_error(error, f"taking over the transactional id {self.transactional_id}") from error
+        if self._touches is not None:
+            self._settle(sender, self._touches)
         self._sender = sender
         return sender
+
+    def _settle(self, sender: _Sender, touches: Touches) -> None:
+        doing = f"settling what {self.transactional_id} may have left open"
+        metadata = group_metadata(self._bootstrap, self._options, touches.group)
+        try:
+            self._within(lambda: settle(sender.driver, touches, metadata), doing)
+        except KafkaException as error:
+            raise to_log_error(error, doing) from error
+        if (refused := sender.take_refused()) is not None:
+            raise LogUnavailableError(str(refused))
 
     def _retrying(self, call: Callable[[], None], doing: str) -> None:
         """Call again while the driver says that it helps, for no longer than a transaction may last."""

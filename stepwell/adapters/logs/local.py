@@ -10,6 +10,7 @@ from stepwell.adapters.logs.local_admin import LocalAdmin
 from stepwell.adapters.logs.local_consumer import LocalConsumer
 from stepwell.adapters.logs.local_producer import LocalProducer, LocalTransactionalProducer
 from stepwell.adapters.logs.local_store import Store, open_store
+from stepwell.engine.ports import Touches
 from stepwell.events.topics import TOPICS, Topic
 from stepwell.exceptions import ConfigurationError
 
@@ -64,8 +65,11 @@ class LocalLog:
         del quiet
         return LocalProducer(self._store())
 
-    def transactional_producer(self, transactional_id: str) -> LocalTransactionalProducer:
-        """A producer with a stable id; fences the older one with the same id."""
+    def transactional_producer(
+        self, transactional_id: str, touches: Touches | None = None
+    ) -> LocalTransactionalProducer:
+        """A producer with a stable id; fences the older one with the same id. Nothing is ever left open here."""
+        del touches
         store = self._store()
         try:
             return LocalTransactionalProducer(store, transactional_id)

@@ -195,6 +195,9 @@ class LocalTransactionalProducer:
         self._outbox = None
         self._positions = []
 
+    def hold(self) -> None:
+        """See `stepwell.engine.ports.TransactionalProducer.hold`. Whether it is still ours is seen at the commit."""
+
     def close(self) -> None:
         """Throw away what is open and let go."""
         self.abort()
