@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stepwell.cli import patterns_analysis, patterns_dry_run
 from stepwell.cli.resources import opened_log
 from stepwell.cli.tables import console, counted, plain_table
 
@@ -28,6 +29,9 @@ def register(app: typer.Typer) -> None:
     patterns.command("list")(list_)
     patterns.command("check")(check)
     patterns.command("activate")(activate)
+    patterns_dry_run.register(patterns)
+    patterns.command("explain")(patterns_analysis.explain)
+    patterns.command("cluster")(patterns_analysis.cluster)
     app.add_typer(patterns, name="patterns")
 
 

@@ -45,7 +45,7 @@ EXIT_REFUSED = 1
 
 
 def register(retrain: typer.Typer) -> None:
-    """Add the commands."""
+    """Add them to the group ``retrain``."""
     retrain.command("list")(list_requests)
     retrain.command("show")(show)
     retrain.command("ack")(acknowledge)
