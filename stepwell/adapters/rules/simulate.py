@@ -12,7 +12,6 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from stepwell.engine.detection.promises import (
-    promise_text,
     rate_is_beyond,
     row_average_run_length,
     shift_is_seen,
@@ -48,7 +47,6 @@ class PromiseReport:
     Attributes:
         rule: its name.
         kind: its kind.
-        promise: in words.
         measure: ``average_run_length`` (at least ``promised``) or ``false_alarm_share`` (at most ``promised``).
         promised: what the rule states.
         measured: the estimate from the simulation. For an average run length of which no stream saw the end: a bound
@@ -63,7 +61,6 @@ class PromiseReport:
 
     rule: str
     kind: str
-    promise: str
     measure: str
     promised: float
     measured: float
@@ -251,7 +248,7 @@ def _check_run_length(rule: InARowRule | WindowRateRule, streams: int, seed: int
     measured, low, high = _run_length(alarms, horizon)
     exact = row_average_run_length(rule.length, promise.baseline_rate) if isinstance(rule, InARowRule) else None
     return PromiseReport(
-        rule=rule.name, kind=rule.kind, promise=promise_text(rule), measure="average_run_length",
+        rule=rule.name, kind=rule.kind, measure="average_run_length",
         promised=promise.average_run_length, measured=measured, low=low, high=high, exact=exact, streams=streams,
         episodes=horizon, fired=float(np.mean(alarms > 0)),
     )  # fmt: skip
@@ -316,7 +313,7 @@ def _level_report(
     interval = wilson(fired, len(alarms), CONFIDENCE)
     assert interval is not None, "at least one stream"
     return PromiseReport(
-        rule=rule.name, kind=rule.kind, promise=promise_text(rule), measure="false_alarm_share", promised=level,
+        rule=rule.name, kind=rule.kind, measure="false_alarm_share", promised=level,
         measured=fired / len(alarms), low=interval[0], high=interval[1], exact=exact, streams=len(alarms),
         episodes=episodes, fired=fired / len(alarms),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 
 from stepwell.engine.detection.evidence import rate_evidence, shift_evidence
-from stepwell.engine.ruleset import Counted, InARowRule, RateRule, RunPromise, ShiftRule, VerdictRule, WindowRateRule
+from stepwell.engine.ruleset import InARowRule, RateRule, ShiftRule, VerdictRule, WindowRateRule
 
 Judge = Callable[[bool, bool], bool]
 """(whether the next counted episode failed, whether it is one of the new checkpoint) -> whether the rule fires now.
@@ -132,59 +132,3 @@ def _power(base: float, exponent: int) -> float:
     for _ in range(exponent):
         result *= base
     return result
-
-
-# --- in words -----------------------------------------------------------------------------------------------------
-
-
-def promise_text(rule: VerdictRule) -> str:
-    """What the rule looks for and what it promises; stands in the events that it makes.
-
-    Every number is one that the rule itself states, so the text is the same on every machine.
-    """
-    key = "".join(f", {part}" for part in rule.per)
-    of = f"for one policy, version and checkpoint{key}"
-    counted = _counted_text(rule.counts)
-    match rule:
-        case InARowRule():
-            return (
-                f"{rule.length} first attempts in a row, {of}, ended in the same failure type whose fault is the "
-                f"policy's{counted}; errors, aborted and helped episodes were skipped. {_run_text(rule.promise)}"
-            )
-        case WindowRateRule():
-            return (
-                f"more than {_number(rule.limit)} of the last {rule.window} first attempts (at least {rule.minimum}), "
-                f"{of}, in the order of requests, failed by the policy's fault{counted}. {_run_text(rule.promise)}"
-            )
-        case RateRule():
-            return (
-                f"the rate at which first attempts, {of}, fail by the policy's fault{counted} is above "
-                f"{_number(rule.limit)}. While the true rate is not, the chance that this is ever said of a stream is "
-                f"at most {_number(rule.level)}, however long it is"
-            )
-        case ShiftRule():
-            return (
-                f"first attempts, {of}, fail by the policy's fault{counted} at a higher rate than with the checkpoint "
-                f"{rule.baseline or 'before'}. While the rate is not higher, the chance that this is ever said of the "
-                f"two is at most {_number(rule.level)}, however many episodes they get"
-            )
-
-
-def _run_text(promise: RunPromise) -> str:
-    return (
-        f"By chance alone, with {_number(promise.baseline_rate)} of all episodes failing, a stream takes "
-        f"{_number(promise.average_run_length)} or more of them on average to come to this"
-    )
-
-
-def _counted_text(counts: Counted) -> str:
-    said = []
-    if counts.failure_types is not None:
-        said.append(f"of type {' or '.join(counts.failure_types)}")
-    if counts.labels is not None:
-        said.append(f"labelled {' or '.join(counts.labels)}")
-    return f" (only failures {' and '.join(said)} count)" if said else ""
-
-
-def _number(value: float) -> str:
-    return f"{value:,.12g}"

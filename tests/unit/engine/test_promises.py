@@ -4,10 +4,9 @@ from itertools import product
 
 import pytest
 
-from stepwell.engine.detection.promises import judge, promise_text, row_average_run_length, row_chance
+from stepwell.engine.detection.promises import judge, row_average_run_length, row_chance
 from stepwell.engine.ruleset import (
     BUILT_IN,
-    Counted,
     InARowRule,
     RateRule,
     RunPromise,
@@ -97,24 +96,3 @@ def test_a_shift_needs_the_minimum_of_both_checkpoints() -> None:
     assert first(20, 10) == 4  # the evidence is there after two
     assert first(3, 30) is None
     assert first(4, 30) == 5  # the evidence after four is 19.1, and 20 is needed
-
-
-@pytest.mark.parametrize("rule", [ROW, WINDOW, RATE, SHIFT])
-def test_the_promise_in_words_holds_the_numbers_of_the_rule(rule: VerdictRule) -> None:
-    text = promise_text(rule.model_copy(update={"per": ["scene"], "counts": Counted(labels=["slow"])}))
-    assert "checkpoint, scene" in text
-    assert "labelled slow" in text
-    numbers = {
-        "row": ["3 first attempts in a row", "0.2", "1,234.5"],
-        "window": ["more than 0.5 of the last 4", "at least 3", "0.2", "1,234.5"],
-        "rate": ["above 0.3", "at most 0.01"],
-        "shift": ["the checkpoint before", "at most 0.05"],
-    }[rule.name]
-    assert all(number in text for number in numbers), text
-
-
-def test_the_promise_names_what_counts() -> None:
-    rule = RateRule(kind="rate", name="r", limit=0.1, counts=Counted(failure_types=["agent_timeout", "agent_exited"]))
-    assert "only failures of type agent_timeout or agent_exited count" in promise_text(rule)
-    assert "only failures" not in promise_text(RATE)
-    assert "the checkpoint v7." in promise_text(ShiftRule(kind="shift", name="s", baseline="v7"))
