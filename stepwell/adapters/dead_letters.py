@@ -99,6 +99,11 @@ def retry_record(codec: Codec, stored: StoredLetter) -> OutgoingRecord:
             f"{stored.id} breaks the protocol ({letter.reason}): the fold has judged it, and would judge it the same "
             "again; its producer has to be put right"
         )
+    if letter.kind == "rule_failed":
+        raise RetryRefusedError(
+            f"{stored.id} tells of a rule that raised ({letter.reason}); its event was folded, and again it would be a "
+            "duplicate: correct the rule and activate the set (stepwell patterns activate)"
+        )
     if letter.source_topic not in BY_NAME:
         raise RetryRefusedError(f"{stored.id} comes from {letter.source_topic}, which is no topic of Stepwell")
     if letter.source_value is None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Id = Annotated[str, typer.Argument(metavar="ID", help="PARTITION-OFFSET, as 'list' shows it.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines instead of text.")]
 
+KINDS = "unreadable, after_seal, violation, rule_failed or refused"
 DUMP_MAX = 4096
 """Raw bytes that ``show`` prints; ``--json`` has them all."""
 
@@ -35,7 +36,7 @@ def register(app: typer.Typer) -> None:
 def list_(
     kind: Annotated[
         str | None,
-        typer.Option(help="Only this kind: unreadable, after_seal, violation or refused.", show_default=False),
+        typer.Option(help=f"Only this kind: {KINDS}.", show_default=False),
     ] = None,
     episode: Annotated[str | None, typer.Option(help="Only about this episode.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(min=1, help="The latest so many.")] = 50,

@@ -50,6 +50,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         letter(good, source_headers=whole, reason="no-key"),
         letter(good, source_headers=whole, kind="refused", reason="22021"),
         letter(b"\2" * 5000),
+        letter(good, source_headers=whole, kind="rule_failed", reason="jerky", detail="by zero"),
     ]
     producer = log.producer()
     producer.send([outgoing(CODEC, item)._replace(partition=0) for item in kinds])
@@ -70,16 +71,16 @@ def run(*arguments: str) -> str:
 def test_list_shows_them_on_one_line_each_and_filters() -> None:
     """Control characters from outside are escaped; a record that is no letter is left out."""
     text = run("list")
-    assert "8 of 8 dead letters" in text
+    assert "9 of 9 dead letters" in text
     assert "\x1b[31m" not in text
     lines = [json.loads(line) for line in run("list", "--json").splitlines()]
-    assert [line["id"] for line in lines] == [f"0-{n}" for n in range(8)]
+    assert [line["id"] for line in lines] == [f"0-{n}" for n in range(9)]
     assert lines[0]["source_value"] == (b"\1" + bytes(range(40))).hex()
     assert lines[0]["source_headers"] == [["a", "1"], ["b", None]]
     assert lines[3]["source_value"] is None
     assert "1 of 1" in run("list", "--kind", "violation")
     assert "1 of 1" in run("list", "--episode", "ep-1")
-    assert "2 of 8" in run("list", "--limit", "2")
+    assert "2 of 9" in run("list", "--limit", "2")
     none, elsewhere = run("list", "--kind", "none").splitlines()
     assert none == "no dead letters"
     assert "the projector refused by itself stand in the database's table stepwell.dead_letters" in elsewhere
@@ -103,7 +104,7 @@ def test_ids_that_are_none_or_not_there() -> None:
     """Each says what was expected."""
     with pytest.raises(ConfigurationError, match="PARTITION-OFFSET"):
         run("show", "seven")
-    for absent in ("0-99", "9-0", "0-8"):
+    for absent in ("0-99", "9-0", "0-9"):
         with pytest.raises(NotFoundError, match=absent):
             run("show", absent)
 
@@ -118,6 +119,7 @@ def test_ids_that_are_none_or_not_there() -> None:
         ("0-3", "episode-events/1 offset 7"),
         ("0-4", "no topic of Stepwell"),
         ("0-5", "refused again"),
+        ("0-8", r"a rule that raised \(jerky\).*correct the rule"),
     ],
 )
 def test_retry_refuses_what_cannot_help(letter_id: str, reason: str) -> None:
