@@ -15,7 +15,7 @@ from stepwell.engine.reading import read_range
 from stepwell.engine.restore import GROUP
 from stepwell.engine.snapshot import FOLD_HASH, SEALED, dump, load, seal_marker
 from stepwell.engine.state import AttemptState, EpisodeState, Position
-from stepwell.engine.verdict import mark_published, same_verdict, verdict_of
+from stepwell.engine.verdict import mark_announced, mark_published, same_verdict, verdict_of
 from stepwell.events.codec import Codec
 from stepwell.events.model import Event, SnapshotTaken, VerdictIssued
 from stepwell.events.topics import EPISODE_EVENTS, EPISODE_SNAPSHOTS, POLICY_EVENTS
@@ -101,8 +101,10 @@ class _Verification:
     def _partition(self, source: TopicPartition, start: int, end: int) -> None:
         keys = None if self._wanted is None else frozenset(episode_id.encode() for episode_id in self._wanted)
         episodes: dict[str, EpisodeState] = {}
+        in_force: dict[int, str] = {}
+        keep = keys.__contains__ if keys is not None else _any
         for batch in read_range(self._log, source, start, end):
-            for event, position in events_in(batch, self._codec, keys.__contains__ if keys is not None else _any):
+            for event, position in events_in(batch, self._codec, in_force, keep):
                 self._fold(episodes, event, position)
         self._report.episodes += len(episodes)
         for state in episodes.values():
@@ -163,8 +165,9 @@ class _Verification:
             return
         ours = load(dump(attempt))
         # What has been published is the worker's book-keeping, not the fold's.
-        mark_published(kept)
-        mark_published(ours)
+        for attempt_state in (kept, ours):
+            mark_published(attempt_state)
+            mark_announced(attempt_state)
         if dump(kept) != dump(ours):
             # Where all read the same, the bits of a NaN differ.
             unlike = (f for f in AttemptState.__struct_fields__ if repr(getattr(kept, f)) != repr(getattr(ours, f)))

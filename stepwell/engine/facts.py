@@ -9,6 +9,7 @@ import msgspec
 
 from stepwell.engine.labels import has_nonfinite
 from stepwell.events import model
+from stepwell.events.model import Metric, Tensor
 
 MESSAGE_LIMIT = 2000
 """Characters kept of a failure's message."""
@@ -55,6 +56,8 @@ class ReadyFact(msgspec.Struct, array_like=True, frozen=True, tag="ready"):
     seed: int
     step_duration_s: float | None
     nonfinite: bool
+    observation: tuple[Tensor, ...] = ()
+    """What step rules read of it; only of an attempt that has some."""
 
 
 class StartFact(msgspec.Struct, array_like=True, frozen=True, tag="start"):
@@ -75,6 +78,10 @@ class ActionFact(msgspec.Struct, array_like=True, frozen=True, tag="action"):
     n_steps: int
     inference_s: float | None
     nonfinite: bool
+    occurred_at: int = 0
+    observed_step: int | None = None
+    action: Tensor | None = None
+    """These three only where the attempt has step rules that read them."""
 
 
 class StepFact(msgspec.Struct, array_like=True, frozen=True, tag="step"):
@@ -88,6 +95,10 @@ class StepFact(msgspec.Struct, array_like=True, frozen=True, tag="step"):
     success: bool | None
     step_wall_s: float | None
     nonfinite: bool
+    occurred_at: int = 0
+    observation: tuple[Tensor, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    """These three only where the attempt has step rules: what they read."""
 
 
 class EndFact(msgspec.Struct, array_like=True, frozen=True, tag="end"):

@@ -3,21 +3,23 @@
 Kinds in `DEAD_LETTER_KINDS` belong into the dead-letter topic; the others are for logs and replay.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from stepwell.engine.effects import CODES
 from stepwell.engine.state import LIST_LIMIT, AttemptState, Held, Position, ProducerState, Violation
+from stepwell.engine.steps.program import Failure
 
-DEAD_LETTER_KINDS: Final = frozenset({"violation", "after_seal"})
+DEAD_LETTER_KINDS: Final = frozenset({"violation", "after_seal", "rule_failed"})
 
 
 class Finding(NamedTuple):
     """One thing noticed.
 
     Attributes:
-        kind: ``violation``, ``after_seal``, ``lost``, ``late`` or ``stale``.
+        kind: ``violation``, ``after_seal``, ``lost``, ``late``, ``stale`` or ``rule_failed`` (a step rule raised).
         code: stable and short. Of a violation one of `stepwell.engine.effects.CODES`; of a loss its cause
-            (``timed_out``, ``overflow``, ``seal``); else equal to ``kind``.
+            (``timed_out``, ``overflow``, ``seal``); of a failed rule its name; else equal to ``kind``.
         detail: one sentence for people.
         episode_id, attempt: which attempt.
         event_type: of the fact concerned; empty for losses.
@@ -81,6 +83,11 @@ class Findings(list[Finding]):
             )
         )
 
+    def rules_failed(self, attempt: AttemptState, failures: Sequence[Failure], seq: int, held: Held) -> None:
+        """Step rules raised on a fact of the simulator that was applied."""
+        for failure in failures:
+            self.append(rule_failed(attempt, failure, held.event_type, ("sim", seq), held.offset, held.timestamp))
+
     def beyond_end_applied(
         self, attempt: AttemptState, producer: ProducerState, first: int, last: int, count: int
     ) -> None:
@@ -141,3 +148,24 @@ class Findings(list[Finding]):
                 position.timestamp,
             )
         )
+
+
+def rule_failed(
+    attempt: AttemptState, failure: Failure, event_type: str, at: tuple[str, int], offset: int, timestamp: int
+) -> Finding:
+    """A step rule raised; it is parked for this attempt, the others go on. ``at``: the fact's producer and sequence."""
+    producer, seq = at
+    return Finding(
+        "rule_failed",
+        failure.rule,
+        f"step rule {failure.rule} raised and is parked for this attempt: {failure.detail}",
+        attempt.episode_id,
+        attempt.attempt,
+        event_type,
+        producer,
+        seq,
+        seq,
+        attempt.partition,
+        offset,
+        timestamp,
+    )

@@ -17,7 +17,7 @@ import msgspec
 from stepwell.engine import ranges
 from stepwell.engine.effects import CODES, apply_action, apply_end, apply_step, end_code
 from stepwell.engine.facts import FACT_OF, EndFact
-from stepwell.engine.findings import Finding, Findings
+from stepwell.engine.findings import Finding, Findings, rule_failed
 from stepwell.engine.labels import has_nonfinite
 from stepwell.engine.machine import TRIGGER_OF
 from stepwell.engine.ordering import apply_in_turn, drain, give_up, hold, owed, waits_for
@@ -38,6 +38,8 @@ from stepwell.engine.state import (
     Violation,
     new_attempt,
 )
+from stepwell.engine.steps.judge import judge_step, judge_tick, keep_action, keep_for_rules
+from stepwell.engine.steps.memory import copy_kept, copy_memory
 from stepwell.engine.verdict import revise
 from stepwell.events import model
 from stepwell.events.model import Event
@@ -94,7 +96,7 @@ def apply(state: EpisodeState, event: Event, position: Position) -> Sequence[Fin
         kind = event.__class__
         if kind is model.StepDone:
             if _regular_step(attempt, event, position):  # type: ignore[arg-type]  # its class was just looked at
-                return _NOTHING
+                return _judged(attempt, event, position) if attempt.rules else _NOTHING  # type: ignore[arg-type]
         elif kind is model.ActionSent and _regular_action(attempt, event, position):  # type: ignore[arg-type]
             return _NOTHING
     stood = attempt.end_stands_at
@@ -135,6 +137,8 @@ def copy_attempt(attempt: AttemptState) -> AttemptState:
     after.actions = {seq: list(entry) for seq, entry in attempt.actions.items()}
     after.fingerprints = list(attempt.fingerprints)
     after.violations = list(attempt.violations)
+    after.step_memory = copy_memory(attempt.step_memory)
+    after.kept_actions = copy_kept(attempt.kept_actions)
     return after
 
 
@@ -199,7 +203,18 @@ def _regular_action(attempt: AttemptState, event: model.ActionSent, position: Po
         attempt.stalled = False
     if position.fingerprint not in attempt.fingerprints:
         _note_fingerprint(attempt, position.fingerprint)
+    if attempt.rules:
+        keep_action(attempt, event)
     return True
+
+
+def _judged(attempt: AttemptState, event: model.StepDone, position: Position) -> Sequence[Finding]:
+    """Let the attempt's step rules see the step that was just folded."""
+    failures = judge_step(attempt, event)
+    if not failures:
+        return _NOTHING
+    at = (event.PRODUCER, event.producer_seq)
+    return [rule_failed(attempt, entry, event.TYPE, at, position.offset, position.timestamp) for entry in failures]
 
 
 # --- the definition -----------------------------------------------------------------------------------------------
@@ -332,6 +347,8 @@ def _accept(
     if position.fingerprint not in attempt.fingerprints:
         _note_fingerprint(attempt, position.fingerprint)
     fact = FACT_OF[type(event)](event)
+    if attempt.rules:
+        fact = keep_for_rules(attempt.rules, event, fact)
     if attempt.end_stands_at is None and isinstance(fact, EndFact) and end_code(attempt, fact) is None:
         attempt.end_stands_at = position.timestamp
     seq = event.producer_seq
@@ -363,6 +380,10 @@ def _silence(
         detail = f"{event.TYPE}: {event.owed} does not owe fact {event.owed_seq} any more"
         findings.note("stale", detail, attempt, event.TYPE, (event.owed, event.owed_seq), position)
         return
+    if attempt.rules:
+        for failure in judge_tick(attempt, event.occurred_at):
+            at = (event.PRODUCER, event.producer_seq)
+            findings.append(rule_failed(attempt, failure, event.TYPE, at, position.offset, position.timestamp))
     if isinstance(event, model.EpisodeStalled):
         attempt.stalled = True
         return

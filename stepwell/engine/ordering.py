@@ -29,6 +29,7 @@ from stepwell.engine.state import (
     Held,
     ProducerState,
 )
+from stepwell.engine.steps.judge import judge
 
 
 class Owed(NamedTuple):
@@ -167,7 +168,10 @@ def apply_in_turn(attempt: AttemptState, producer: ProducerState, seq: int, held
     code = apply_fact(attempt, held.fact)
     if code is not None:
         findings.violation(attempt, code, producer, seq, held)
-    elif attempt.end_state >= 0 and not had_ended:
+        return
+    if attempt.rules:
+        findings.rules_failed(attempt, judge(attempt, held.fact), seq, held)
+    if attempt.end_state >= 0 and not had_ended:
         refuse_beyond_end(attempt, findings)
 
 

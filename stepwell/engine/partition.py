@@ -2,7 +2,8 @@
 
 `EpisodePartition.process` takes a batch and gives everything that has to be written with it, in one transaction:
 dead letters, verdicts (of each attempt only the last revision), seals, snapshots and markers, and the position from
-which a restart has to fold again.
+which a restart has to fold again. Records that put a rule set into force are taken in as they pass: attempts that begin
+behind them are judged by it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,8 +19,9 @@ from stepwell.engine.ports import EventCodec, OutgoingRecord, RecordBatch, Topic
 from stepwell.engine.publish import dead_letter, outgoing, outgoing_letter
 from stepwell.engine.snapshot import FOLD_HASH, seal_marker, snapshot_record
 from stepwell.engine.state import AttemptState, EpisodeState, Position, SealedAttempt
+from stepwell.engine.steps.in_force import RulesInForce, is_activation, step_rules_of
 from stepwell.engine.timers import Timeouts, due_facts, seal_if_complete
-from stepwell.engine.verdict import mark_published, pending_verdict
+from stepwell.engine.verdict import announcement, mark_announced, mark_published, pending_verdict
 from stepwell.events.codec import PREFIX_BYTES, SCHEMA_HEADER
 from stepwell.events.guards import check_time
 from stepwell.events.model import Event, Headers, PositionSaved
@@ -54,6 +56,7 @@ class EpisodePartition(Processor):
         worker_id: stands in dead letters and engine facts.
         fetch: reads an older record of the partition, for dead letters.
         suspects: episodes (keys) that the fold has raised for; see `stepwell.engine.doubt`.
+        rules: the step rules in force at ``position``; none where left out.
     """
 
     def __init__(
@@ -67,8 +70,10 @@ class EpisodePartition(Processor):
         worker_id: str,
         fetch: Fetch,
         suspects: Suspects[bytes] | None = None,
+        rules: RulesInForce | None = None,
     ) -> None:
         self.position = position
+        self.rules = RulesInForce() if rules is None else rules
         self.episodes: dict[bytes, EpisodeState] = {}
         self.covers = Covers()
         self._source = source
@@ -139,7 +144,7 @@ class EpisodePartition(Processor):
         """
         touched: dict[bytes, int] = {}
         decode, episodes, partition, careful = self._codec.decode_event, self.episodes, self._partition, self._suspects
-        new_position = tuple.__new__
+        new_position, rules = tuple.__new__, self.rules
         for index, (offset, timestamp, key, value, headers) in enumerate(
             zip(batch.offsets, batch.timestamps, batch.keys, batch.values, batch.headers, strict=True)
         ):
@@ -148,6 +153,9 @@ class EpisodePartition(Processor):
                 check_time(event, timestamp)
                 state = episodes.get(key) if key is not None else None
                 if state is None:
+                    if is_activation(key, event, partition):
+                        rules.activate(offset, step_rules_of(event))
+                        continue
                     state = self._load(key)
             except EventError as error:
                 notice(index, error)
@@ -158,7 +166,9 @@ class EpisodePartition(Processor):
                 continue
             if key not in touched:
                 touched[key] = offset  # type: ignore[index]
-            position = new_position(Position, (partition, offset, timestamp, fingerprint, content_digest(value)))
+            position = new_position(
+                Position, (partition, offset, timestamp, fingerprint, content_digest(value), rules.now)
+            )
             try:
                 change = apply_or_undo if careful and key in careful else apply
                 findings = change(state, event, position)
@@ -255,6 +265,7 @@ class EpisodePartition(Processor):
         for attempt in self._live(key):
             cover = self.covers.of(attempt)
             self.covers.uncover(cover, offset, now_us)
+            out += self._announcement(attempt)
             out += self._verdict(attempt)
             if attempt.sealed:
                 out.append(self._seal(key, attempt))
@@ -266,6 +277,17 @@ class EpisodePartition(Processor):
                 out += self._snapshot(cover, now_us)
         self._let_go(key)
         return out
+
+    def _announcement(self, attempt: AttemptState) -> list[OutgoingRecord]:
+        """That a verdict is to be expected, once for each episode; with the batch in which its request was applied."""
+        expected = announcement(attempt)
+        if expected is None:
+            return []
+        mark_announced(attempt)
+        try:
+            return [outgoing(self._codec, expected)]
+        except EncodeError:
+            return []  # hostile texts; rules that go by the order of requests take the verdict in when it comes
 
     def _verdict(self, attempt: AttemptState) -> list[OutgoingRecord]:
         """The verdict, where its last revision is not published yet."""
@@ -312,12 +334,17 @@ class EpisodePartition(Processor):
         return [record]
 
     def _position_saved(self) -> OutgoingRecord:
+        rewind = self.covers.rewind_offset(self.position)
+        if self.rules.changed:
+            # Another version of the fold begins at the first record of each open attempt.
+            self.rules.forget_below(min([rewind, *(cover.attempt.first_offset for cover in self.covers)]))
         saved = PositionSaved(
             topic=self._source.topic,
             partition=self._partition,
-            rewind_offset=self.covers.rewind_offset(self.position),
+            rewind_offset=rewind,
             committed_offset=self.position,
             fold_hash=FOLD_HASH,
+            rules_json=self.rules.saved(),
         )
         return outgoing(self._codec, saved, self._partition)
 

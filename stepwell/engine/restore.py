@@ -5,6 +5,7 @@
 2. The snapshots of the partition, up to the last stable offset: of each attempt the latest, seals into the cache.
 3. The events from the rewind offset to the committed position, folded silently; each attempt skips what its snapshot
    holds. Snapshots of another version of the fold are left aside: their attempts are folded from their first record.
+   The saved position tells the step rules in force there; those activated behind it pass by while folding.
 
 Nothing is ever reset: where a needed record is below the log's start, `PositionLostError` names what is concerned.
 """
@@ -16,8 +17,9 @@ from stepwell.engine.ports import Consumer, EventCodec, MessageLog, RecordBatch,
 from stepwell.engine.reading import read_range
 from stepwell.engine.snapshot import FOLD_HASH, SEALED, SnapshotRefusedError, restore
 from stepwell.engine.state import AttemptState, SealedAttempt
+from stepwell.engine.steps.in_force import RulesInForce
 from stepwell.engine.timers import Timeouts
-from stepwell.engine.verdict import mark_published
+from stepwell.engine.verdict import mark_announced, mark_published
 from stepwell.events.model import PositionSaved, SnapshotTaken
 from stepwell.events.topics import EPISODE_EVENTS, EPISODE_SNAPSHOTS
 from stepwell.exceptions import EventError, LogError, PositionLostError
@@ -95,6 +97,8 @@ class EngineRestore:
             + [snapshot.first_offset for snapshot in refolded.values()]
         )
         self._check_range(source, rewind, position, saved, marks)
+        if saved.position is not None:
+            partition.rules = RulesInForce(saved.position.rules_json, at=rewind)
         for batch in read_range(self._log, source, rewind, position):
             partition.uncover(partition.fold(batch, _say_nothing, skip_held=True), 0)
         partition.position = position
@@ -211,6 +215,7 @@ def _adopt_all(partition: EpisodePartition, saved: _Saved) -> dict[tuple[str, in
 
 def _continue_revisions(attempt: AttemptState, before: SnapshotTaken | None) -> None:
     """What was folded again has been said already; only a verdict by another fold is worth another revision."""
+    mark_announced(attempt)
     if before is None or before.fold_hash == FOLD_HASH or not attempt.ended:
         mark_published(attempt)
         return

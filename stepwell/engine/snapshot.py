@@ -113,8 +113,8 @@ def restore(record: SnapshotTaken) -> AttemptState | SealedAttempt:
 _TRANSPORT: Final = frozenset({
     "trace_id", "partition", "first_offset", "last_offset", "duplicate_count", "stale_count", "lost_claims",
     "since_at", "owed_since", "changed_at", "last_event_at", "end_stands_at", "stalled", "held_count",
-    "revision", "content", "published", "actions", "actions_forgotten_to", "violations", "fingerprints",
-    "sim", "agent", "host",
+    "revision", "content", "published", "announced", "actions", "actions_forgotten_to", "kept_actions", "violations",
+    "fingerprints", "sim", "agent", "host",
 })  # fmt: skip
 """Fields that depend on how and when records were delivered, or that `canonical` writes in an order of its own."""
 
@@ -142,7 +142,7 @@ def _canonical(attempt: AttemptState) -> list[Any]:
             [entry.code, entry.event_type, entry.producer, entry.producer_id, entry.seq, entry.digest]
             for entry in attempt.violations
         ),
-        list(live_actions(attempt).items()),
+        [[seq, entry, attempt.kept_actions.get(seq)] for seq, entry in live_actions(attempt).items()],
         [_canonical_producer(producer) for producer in attempt.producers()],
     ]
 

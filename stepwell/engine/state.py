@@ -4,7 +4,8 @@ One `AttemptState` per (episode, attempt), three `ProducerState` in it. All are 
 snapshot is one encoding call and exact to the bit (floats, NaN included).
 
 Bounds: per producer at most `HOLD_LIMIT` held facts and as many digests; at most `LIST_LIMIT` entries in each list,
-then a count; at most `ACTION_LIMIT` actions whose steps have not passed.
+then a count; at most `ACTION_LIMIT` actions whose steps have not passed, of which step rules keep at most
+`stepwell.engine.steps.signals.READ_MAX` bytes each.
 """
 
 from typing import Final, NamedTuple
@@ -13,6 +14,7 @@ import msgspec
 
 from stepwell.engine.facts import EndFact, Fact, ReadyFact, RequestFact, StartFact
 from stepwell.engine.machine import STATES
+from stepwell.engine.steps.memory import KeptAction, StepMemory
 
 HOLD_LIMIT: Final = 64
 """H: facts that a producer may have waiting, and how far back a repeat can be told from an equivocation."""
@@ -46,6 +48,8 @@ class Position(NamedTuple):
         fingerprint: fingerprint (hex) of the schema it was written with.
         digest: digest of the event's content (`stepwell.engine.fold.content_digest` of the record's value). 0: the fold
             takes it from the event. Within one attempt use one way throughout.
+        rules: the step rules in force there (`stepwell.engine.ruleset.RuleSet.steps_canonical`): an attempt keeps those
+            of its first record. Empty: none.
     """
 
     partition: int
@@ -53,6 +57,7 @@ class Position(NamedTuple):
     timestamp: int
     fingerprint: str
     digest: int = 0
+    rules: str = ""
 
 
 class Held(msgspec.Struct, array_like=True):
@@ -209,6 +214,16 @@ class AttemptState(msgspec.Struct, array_like=True):
     """Digest of the content of that revision."""
     published: int = 0
     """The last revision that the worker has published."""
+    announced: bool = False
+    """Whether the worker has published that a verdict is to be expected."""
+
+    # Step rules.
+    rules: str = ""
+    """Those that judge it, from its first record to its end; see `Position`."""
+    step_memory: StepMemory | None = None
+    """What they remember; None before the first moment."""
+    kept_actions: dict[int, KeptAction] = msgspec.field(default_factory=dict)
+    """Sequence -> what they read of an action, for those in ``actions``."""
 
     @property
     def phase(self) -> str:
@@ -260,4 +275,5 @@ def new_attempt(episode_id: str, attempt: int, run_id: str, trace_id: str, posit
         changed_at=position.timestamp,
         last_event_at=position.timestamp,
         previous=PREVIOUS_FAILED if attempt <= 1 else PREVIOUS_OPEN,
+        rules=position.rules,
     )

@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 
 from stepwell.engine.certificate import certificate_of, steps_of
-from stepwell.engine.labels import RULE_SET, labels_of
+from stepwell.engine.labels import assigned_type, labels_of, rule_set_of
 from stepwell.engine.state import AttemptState
 from stepwell.engine.version import FOLD_HASH
 from stepwell.events.ids import derived_event_id
-from stepwell.events.model import Fault, Metric, Outcome, Provenance, VerdictIssued
+from stepwell.events.model import Fault, Metric, Outcome, Provenance, VerdictExpected, VerdictIssued
 from stepwell.events.taxonomy import OUTCOME_OF_FAULT, fault_of
 
 ENGINE_ID: Final = "engine"
@@ -28,13 +28,16 @@ _NO_ID: Final = bytes(16)
 
 
 def outcome_of(attempt: AttemptState) -> tuple[Outcome, str | None, Fault | None]:
-    """Outcome, failure type and whose fault, of an ended attempt."""
+    """Outcome, failure type and whose fault, of an ended attempt.
+
+    A plain failure (an end without success that nobody explains) has the type that a step rule assigns, where one does.
+    """
     end = attempt.end
     assert end is not None
     if end.kind == "ended":
         if end.success:
             return "success", None, None
-        failure_type = _FAILURE_OF_REASON.get(end.reason, "task_not_completed")
+        failure_type = assigned_type(attempt) or _FAILURE_OF_REASON.get(end.reason, "task_not_completed")
     else:
         failure_type = end.failure_type or "silent_timeout"
     fault = fault_of(failure_type)
@@ -54,6 +57,35 @@ def pending_verdict(attempt: AttemptState) -> VerdictIssued | None:
 def mark_published(attempt: AttemptState) -> None:
     """The current revision is published with the batch that is being committed (or was, before a restart)."""
     attempt.published = attempt.revision
+
+
+def announcement(attempt: AttemptState) -> VerdictExpected | None:
+    """That a verdict is to be expected: of a first attempt that was asked for, where it is not published yet."""
+    request = attempt.request
+    if attempt.announced or attempt.attempt != 1 or request is None:
+        return None
+    return VerdictExpected(
+        event_id=derived_event_id("expected", attempt.episode_id),
+        run_id=request.run_id,
+        episode_id=attempt.episode_id,
+        attempt=1,
+        producer_id=ENGINE_ID,
+        producer_seq=0,
+        occurred_at=request.occurred_at,
+        trace_id=request.trace_id,
+        policy=request.policy,
+        policy_version=request.policy_version,
+        checkpoint=request.checkpoint,
+        task=request.task,
+        scene=request.scene,
+        perturbation=request.perturbation,
+        requested_at=request.occurred_at,
+    )
+
+
+def mark_announced(attempt: AttemptState) -> None:
+    """As `mark_published`, for the announcement."""
+    attempt.announced = attempt.attempt == 1 and attempt.request is not None
 
 
 def revise(attempt: AttemptState) -> None:
@@ -94,6 +126,7 @@ def _build(attempt: AttemptState) -> VerdictIssued:
     if started_at is None and ready is not None:
         started_at = ready.occurred_at
     outcome, failure_type, fault = outcome_of(attempt)
+    labels = labels_of(attempt)
     success_at_end = attempt.success_last
     success_once = attempt.success_once
     if end.kind == "ended" and end.success is not None:
@@ -125,7 +158,8 @@ def _build(attempt: AttemptState) -> VerdictIssued:
         failure_type=failure_type,
         fault=fault,
         message=end.message,
-        labels=labels_of(attempt),
+        labels=tuple(labels),
+        label_steps=tuple(labels.values()),
         autonomous=not attempt.interventions,
         n_steps=steps_of(attempt),
         total_reward=attempt.total_reward,
@@ -145,7 +179,7 @@ def _provenance(attempt: AttemptState) -> Provenance:
         first_offset=attempt.first_offset,
         last_offset=attempt.last_offset,
         fold_hash=FOLD_HASH,
-        rule_set=RULE_SET,
+        rule_set=rule_set_of(attempt),
         schema_fingerprints=tuple(sorted(attempt.fingerprints)),
         seed=ready.seed if ready else None,
         checkpoint=checkpoint if checkpoint is not None or request is None else request.checkpoint,

@@ -7,9 +7,10 @@ from typing import Final
 from stepwell.engine import machine
 from stepwell.engine.labels import RULE_SET
 from stepwell.engine.state import ACTION_LIMIT, HOLD_LIMIT, LIST_LIMIT, NUMBER_LIMIT
+from stepwell.engine.steps.signals import ELEMENTS_MAX, READ_MAX, SEEN_MAX
 from stepwell.events.taxonomy import FAILURE_TYPES
 
-FOLD_VERSION: Final = 3
+FOLD_VERSION: Final = 4
 """Raise it with every change of the code that can change a state or a verdict; golden histories hold you to it."""
 
 
@@ -25,7 +26,7 @@ def _fold_hash() -> str:
         "trigger_of": {event.TYPE: trigger for event, trigger in machine.TRIGGER_OF.items()},
         "rule_set": RULE_SET,
         "failure_types": {name: fault for name, (fault, _) in FAILURE_TYPES.items()},
-        "configuration": [HOLD_LIMIT, LIST_LIMIT, ACTION_LIMIT, NUMBER_LIMIT],
+        "configuration": [HOLD_LIMIT, LIST_LIMIT, ACTION_LIMIT, NUMBER_LIMIT, READ_MAX, ELEMENTS_MAX, SEEN_MAX],
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
 

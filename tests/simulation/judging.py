@@ -50,6 +50,8 @@ def content_of(verdict: VerdictIssued) -> dict[str, Any]:
     return {
         **{name: getattr(verdict, name) for name in names},
         "labels": list(verdict.labels),
+        "label_steps": list(verdict.label_steps),
+        "rule_set": provenance.rule_set,
         "metrics": {metric.name: metric.value for metric in verdict.metrics},
         "completeness": certificate.status,
         "completeness_notes": sorted(certificate.notes),
@@ -85,16 +87,29 @@ def told(event: Event) -> str:
     return f"{event.attempt} {event.TYPE} {event.PRODUCER} {event.producer_seq} {more}"
 
 
-def compare(events: Sequence[Event]) -> None:
-    """Fold by both: the same verdicts, revisions, states, duplicates and dead letters, after every record."""
+def compare(
+    events: Sequence[Event], rules: str = "", later: str | None = None, changes_at: int = 0, *, every: bool = True
+) -> None:
+    """Fold by both: the same verdicts, revisions, states, duplicates and dead letters, after every record.
+
+    Args:
+        events: in the order of the log.
+        rules: the step rules in force.
+        later: those in force from the record ``changes_at`` on, where they change.
+        changes_at: see ``later``.
+        every: False: compare after the last record only.
+    """
     oracle = Episode(EPISODE)
     state = EpisodeState(EPISODE)
     letters: list[Letter] = []
     for offset, event in enumerate(events):
+        oracle.rules = rules if later is None or offset < changes_at else later
         oracle.take(fact_of(event, offset))
-        for finding in apply(state, event, position_at(offset, event)):
+        for finding in apply(state, event, position_at(offset, event, oracle.rules)):
             if finding.kind in DEAD_LETTER_KINDS:
                 letters.append(Letter(offset if finding.offset < 0 else finding.offset, finding.kind, finding.code))
+        if not every and offset < len(events) - 1:
+            continue
         wrong = _wrong(oracle, state)
         if sorted(letters) != sorted(oracle.letters):
             wrong["letters"] = (sorted(oracle.letters), sorted(letters))

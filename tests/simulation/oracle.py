@@ -72,10 +72,11 @@ class Stream:
 
 
 class Attempt:
-    """The fold of one attempt."""
+    """The fold of one attempt. ``rules``: the text of the step rules in force at its first record."""
 
-    def __init__(self, episode: "Episode", number: int) -> None:
+    def __init__(self, episode: "Episode", number: int, rules: str = "") -> None:
         self.episode = episode
+        self.rules = rules
         self.number = number
         self.streams = {name: Stream() for name in PRODUCERS}
         self.live = "INIT"
@@ -440,7 +441,16 @@ class Attempt:
             owner = "sim" if self.covered_to > self.next_step else "agent"
         return owner, self.streams[owner].next
 
+    def _note_silence(self, fact: Fact) -> None:
+        """A report of silence whose token fits tells step rules that time has passed, where nothing waits."""
+        waiting = any(stream.held for stream in self.streams.values())
+        fits = (*(self.owes() or ()), self.flips) == tuple(fact.body[name] for name in ("owed", "owed_seq", "flips"))
+        if fits and not waiting and not self.paused:
+            self.applied.append(fact)
+
     def _engine_fact(self, fact: Fact) -> None:
+        if fact.type != "episode::sealed":
+            self._note_silence(fact)
         if fact.type == "episode::sealed":
             if self.end_standing() is None:
                 return
@@ -468,6 +478,8 @@ class Attempt:
         return self.end_state or self.live
 
     def _revise(self) -> None:
+        if self.end_state is None:
+            return
         content = self.verdict()
         if content is not None and (not self.revisions or not same(self.revisions[-1], content)):
             self.revisions.append(content)
@@ -489,6 +501,8 @@ class Episode:
         self.attempts: dict[int, Attempt] = {}
         self.letters: list[Letter] = []
         self.offset = -1
+        self.rules = ""
+        """The step rules in force for attempts that begin now."""
 
     def letter(self, fact: Fact, kind: str, reason: str) -> None:
         """Note a dead letter."""
@@ -506,7 +520,7 @@ class Episode:
         elif fact.body["attempt"] in self.attempts or fact.type in FACTS:  # the engine's facts begin no attempt
             number = fact.body["attempt"]
             if number not in self.attempts:
-                self.attempts[number] = Attempt(self, number)
+                self.attempts[number] = Attempt(self, number, self.rules)
             self.attempts[number].take(fact)
 
 

@@ -5,11 +5,12 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.oracle import Fact, taxonomy
+from tests.simulation.oracle_steps import assigned, found_labels, rule_set
 
 if TYPE_CHECKING:
     from tests.simulation.oracle import Attempt
 
-FLOATS = {"float32": "f", "float64": "d"}
+FLOATS = {"float16": "e", "float32": "f", "float64": "d"}
 
 
 def content_of(attempt: "Attempt") -> dict[str, Any]:
@@ -28,7 +29,8 @@ def content_of(attempt: "Attempt") -> dict[str, Any]:
     started_at = None if begun is None else begun["occurred_at"]
     named = request or started or {}
     loaded = {} if started is None else started
-    labels, nonfinite_count = nonfinite(attempt)
+    built_in, nonfinite_count = nonfinite(attempt)
+    labels = found_labels(attempt) | dict.fromkeys(built_in | ({"zero_steps"} if n_steps == 0 else set()), -1)
     return {
         "run_id": attempt.run_id if request is None else request["run_id"],
         "policy": named.get("policy", ""),
@@ -41,7 +43,9 @@ def content_of(attempt: "Attempt") -> dict[str, Any]:
         "started_at": started_at,
         "ended_at": end.body["occurred_at"],
         **outcome(attempt, end),
-        "labels": sorted(labels | ({"zero_steps"} if n_steps == 0 else set())),
+        "labels": sorted(labels),
+        "label_steps": [labels[name] for name in sorted(labels)],
+        "rule_set": rule_set(attempt),
         "autonomous": first(attempt, "episode::intervened") is None,
         "n_steps": n_steps,
         "total_reward": total(step["reward"] for step in steps),
@@ -85,7 +89,8 @@ def outcome(attempt: "Attempt", end: Fact) -> dict[str, Any]:
         failure_type = "host_lost" if body["owed"] == "host" else "silent_timeout"
         message = body["owed"]
     elif body["success"] is not True:
-        failure_type = "terminated_early" if body["reason"] == "terminated" else "task_not_completed"
+        plain = "terminated_early" if body["reason"] == "terminated" else "task_not_completed"
+        failure_type = assigned(attempt) or plain
     if failure_type is None:
         return {"outcome": "success", "failure_type": None, "fault": None, "message": message}
     result, fault = taxonomy(failure_type)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from stepwell.engine.verdict import verdict_of
 from stepwell.events.model import Event
 from tests.simulation.judging import compare
-from tests.unit.engine.histories import episodes, interleave, junk, spoil, with_duplicates, without
+from tests.unit.engine.histories import Plan, act_out, episodes, interleave, junk, spoil, with_duplicates, without
+from tests.unit.engine.step_rules import dressed, rule_texts
 from tests.unit.engine.stories import Story, attempt_of, fold, fold_with_findings, sealed, stalled, timed_out
 from tests.unit.engine.test_golden_histories import NAMES, golden_events
 
@@ -67,6 +68,63 @@ def histories(draw: st.DrawFn, operations: int = 14) -> list[Event]:
 @given(histories())
 def test_fold_and_oracle_agree_on_every_history(history: list[Event]) -> None:
     compare(history)
+
+
+@st.composite
+def dressed_histories(draw: st.DrawFn, operations: int = 24) -> list[Event]:
+    """As `histories`, with something for step rules to find."""
+    facts = dressed(draw(episodes(operations)), draw(SEEDS))
+    if draw(st.integers(0, 3)) == 0:
+        facts = spoil(facts, draw(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 5)), max_size=2)))
+    seed = draw(SEEDS)
+    arrived, lost = without(facts, seed, draw(st.sampled_from([0.0, 0.0, 0.1])))
+    delivered = with_duplicates(interleave(arrived, seed, draw(APART)), seed, draw(SHARES))
+    for fact in lost:
+        if draw(st.booleans()):
+            delivered.insert(draw(st.integers(0, len(delivered))), fact)
+    for fact in draw(st.lists(engine_facts(), max_size=3)):
+        moved = msgspec.structs.replace(fact, occurred_at=fact.occurred_at + draw(st.sampled_from([0, 3_500, 9_000])))
+        delivered.insert(draw(st.integers(0, len(delivered))), moved)
+    return delivered
+
+
+@many(500)
+@given(dressed_histories(), rule_texts())
+def test_fold_and_oracle_find_the_same_by_step_rules(history: list[Event], rules: str) -> None:
+    compare(history, rules)
+
+
+@many(250)
+@given(
+    SEEDS, rule_texts(8), st.sampled_from([0.0, 0.0, 0.02]), APART, st.sampled_from(["max_steps", "unnamed", "success"])
+)
+def test_fold_and_oracle_find_the_same_in_long_histories(
+    seed: int, rules: str, share: float, apart: int, end: str
+) -> None:
+    dice = random.Random(seed)
+    names = dice.choices(["chunk", "step"], [2, 3], k=dice.randint(20, 90))
+    operations = [(name, dice.randint(0, 9), dice.randint(0, 9)) for name in names]
+    facts = dressed(act_out(Plan(operations, end, True, dice.choice([0, 7]), [])).facts, seed)
+    arrived, _ = without(facts, seed, share)
+    compare([*with_duplicates(interleave(arrived, seed, apart), seed, 0.1), sealed()], rules, every=False)
+
+
+@many(60)
+@given(dressed_histories(), rule_texts(3), rule_texts(3), st.integers(0, 40))
+def test_fold_and_oracle_agree_on_whom_a_new_rule_set_judges(
+    history: list[Event], rules: str, later: str, changes_at: int
+) -> None:
+    compare(history, rules, later, changes_at)
+
+
+@many(40)
+@given(st.lists(junk(), max_size=30), episodes(6), SEEDS, rule_texts())
+def test_fold_and_oracle_agree_on_junk_under_step_rules(
+    garbage: list[Event], facts: list[Event], seed: int, rules: str
+) -> None:
+    mixed = [*dressed(facts, seed), *garbage]
+    random.Random(seed).shuffle(mixed)
+    compare(mixed, rules)
 
 
 @many(150)
@@ -137,7 +195,7 @@ def test_the_end_of_one_attempt_may_show_what_is_beyond_the_end_of_the_next() ->
 
 def test_the_oracle_shares_no_code_with_the_engine() -> None:
     script = (
-        "import sys, tests.simulation.oracle, tests.simulation.oracle_verdict\n"
+        "import sys, tests.simulation.oracle, tests.simulation.oracle_steps, tests.simulation.oracle_verdict\n"
         "print([name for name in sys.modules if name.startswith('stepwell.engine')])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

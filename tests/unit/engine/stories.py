@@ -204,24 +204,27 @@ def stalled(owed: str, owed_seq: int, flips: int = 0, attempt: int = 1) -> model
     return engine_fact(model.EpisodeStalled, attempt, owed=owed, owed_seq=owed_seq, flips=flips, idle_s=30.0)
 
 
-def position_at(offset: int, event: model.Event) -> Position:
+def position_at(offset: int, event: model.Event, rules: str = "") -> Position:
     """Where the ``offset``-th record of a partition stands; the log's time goes up by 1 ms a record."""
-    return Position(0, offset, 2_000_000_000 + offset * 1000, FINGERPRINTS[event.PRODUCER], event_digest(event))
+    fingerprint = FINGERPRINTS[event.PRODUCER]
+    return Position(0, offset, 2_000_000_000 + offset * 1000, fingerprint, event_digest(event), rules)
 
 
-def fold(events: Iterable[model.Event], state: EpisodeState | None = None, start: int = 0) -> EpisodeState:
-    """Fold events that lie one after the other in the log."""
-    return fold_with_findings(events, state, start)[0]
+def fold(
+    events: Iterable[model.Event], state: EpisodeState | None = None, start: int = 0, rules: str = ""
+) -> EpisodeState:
+    """Fold events that lie one after the other in the log, ``rules`` being in force."""
+    return fold_with_findings(events, state, start, rules)[0]
 
 
 def fold_with_findings(
-    events: Iterable[model.Event], state: EpisodeState | None = None, start: int = 0
+    events: Iterable[model.Event], state: EpisodeState | None = None, start: int = 0, rules: str = ""
 ) -> tuple[EpisodeState, list[Finding]]:
     """As `fold`, with everything that was noticed."""
     state = EpisodeState(EPISODE) if state is None else state
     findings: list[Finding] = []
     for offset, event in enumerate(events, start):
-        findings.extend(apply(state, event, position_at(offset, event)))
+        findings.extend(apply(state, event, position_at(offset, event, rules)))
     return state, findings
 
 
