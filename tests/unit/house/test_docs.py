@@ -1,5 +1,6 @@
 """The documentation says what is there: links, paths, commands, tables of names."""
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import typer
 from pydantic import BaseModel
 
 from stepwell.adapters.policies.spec import DEFECT_OPTIONS, POLICY_KINDS
+from stepwell.adapters.retrain_history import STATES
 from stepwell.adapters.runs.spec import (
     DefectEntry,
     PerturbationEntry,
@@ -23,6 +25,8 @@ from stepwell.adapters.runs.spec import (
 from stepwell.adapters.simulators.catalogue import PERTURBATION_OPTIONS, SCENE_OPTIONS
 from stepwell.adapters.yaml_lines import load
 from stepwell.cli import build_app
+from stepwell.engine.detection.requests import REGRESSION_FORMAT, WEIGHTS_FORMULA
+from stepwell.events.model import EvidenceEpisode, RetrainRequested
 from stepwell.events.taxonomy import FAILURE_TYPES, OUTCOME_OF_FAULT
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -191,6 +195,25 @@ def test_every_failure_type_is_explained_with_its_fault() -> None:
         assert said[name][1].startswith(meaning), f"{name}: begin with: {meaning}"
     outcomes = {row[0]: row[1].strip("`") for row in cells(page, "# Failure types")[1:]}
     assert outcomes == OUTCOME_OF_FAULT
+
+
+# --- retrain requests ---
+
+
+def test_the_request_on_the_page_has_every_field() -> None:
+    (example,) = re.findall(r"```json\n(.*?)```", text_of("training-services.md"), re.DOTALL)
+    said = json.loads(example)
+    assert list(said) == ["type", *RetrainRequested.__struct_fields__]
+    (evidence,) = said["evidence"]
+    assert list(evidence) == list(EvidenceEpisode.__struct_fields__)
+    regression = json.loads(said["regression_spec_json"])
+    assert regression["format"] == REGRESSION_FORMAT
+    assert (regression["trigger_id"], said["weights_formula"]) == (said["trigger_id"], WEIGHTS_FORMULA)
+
+
+def test_every_state_of_the_ledger_is_explained() -> None:
+    said = [name for row in cells(text_of("training-services.md"), "## The ledger")[1:] for name in row[0].split()]
+    assert sorted(name.strip("`") for name in said) == sorted(STATES)
 
 
 # --- the task spec ---
