@@ -8,13 +8,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepwell.api import Delivery, RetrainRequested, RetrainWithdrawn, Subscription, subscribe
+    from stepwell.api import (
+        AsyncSubscription,
+        Delivery,
+        RetrainRequested,
+        RetrainWithdrawn,
+        Subscription,
+        subscribe,
+        subscribe_async,
+    )
     from stepwell.exceptions import ConfigurationError, StepwellError
 
 __version__ = "0.1.0"
 
 # Public name -> module that it is loaded from.
 _HOMES: dict[str, str] = {
+    "AsyncSubscription": "stepwell.api",
     "ConfigurationError": "stepwell.exceptions",
     "Delivery": "stepwell.api",
     "RetrainRequested": "stepwell.api",
@@ -22,9 +31,11 @@ _HOMES: dict[str, str] = {
     "StepwellError": "stepwell.exceptions",
     "Subscription": "stepwell.api",
     "subscribe": "stepwell.api",
+    "subscribe_async": "stepwell.api",
 }
 
 __all__ = [
+    "AsyncSubscription",
     "ConfigurationError",
     "Delivery",
     "RetrainRequested",
@@ -33,6 +44,7 @@ __all__ = [
     "Subscription",
     "__version__",
     "subscribe",
+    "subscribe_async",
 ]
 
 

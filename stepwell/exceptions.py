@@ -20,6 +20,7 @@
     │   ├── DatabaseUnavailableError  it is away; trying again can help           (retriable)
     │   ├── SinkFencedError         the sink offset moved under us; another projector owns it
     │   └── MigrationError          the schema's version does not fit this code
+    ├── InboxError                  a training service's inbox refused: its disk is full, or its file is damaged
     ├── NotFoundError               no such episode, run, dead letter or trigger
     ├── HostError                   a simulator or policy process failed; says which and how
     └── VerificationError           a refold does not give what was recorded
@@ -124,6 +125,10 @@ class SinkFencedError(DatabaseError):
 
 class MigrationError(DatabaseError):
     """The database's schema does not fit this version of Stepwell."""
+
+
+class InboxError(StepwellError):
+    """A training service's inbox cannot be read or written."""
 
 
 class NotFoundError(StepwellError):

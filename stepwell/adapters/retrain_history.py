@@ -4,7 +4,8 @@
                           │ ──a service accepts──> accepted
                           └──> done, failed, rejected (answered) · expired · withdrawn
 
-The detector judges (`stepwell.engine.detection.ledger`); this reads the same from what it published and from what was answered:
+The detector judges (`stepwell.engine.detection.ledger`); this reads the same from what it published and from what
+was answered:
 
 * The first answer that closes a request counts. Later ones stay in the log and change nothing.
 * The detector withdraws, or lets expire, only what was not closed; so either beats any answer.
@@ -16,8 +17,7 @@ from dataclasses import dataclass
 
 from stepwell.adapters.logs.reading import read_all, read_of_type
 from stepwell.engine.detection.ledger import ANSWERS, CLOSING_ANSWERS
-from stepwell.engine.ports import MessageLog, TopicPartition
-from stepwell.engine.reading import read_range, watermarks_of
+from stepwell.engine.ports import MessageLog
 from stepwell.events.codec import Codec
 from stepwell.events.model import (
     PatternDetected,
@@ -28,7 +28,7 @@ from stepwell.events.model import (
     RetrainWithdrawn,
 )
 from stepwell.events.topics import FAILURE_PATTERNS, POLICY_EVENTS, RETRAIN_REQUESTS, RETRAIN_RESULTS
-from stepwell.exceptions import EventError, NotFoundError
+from stepwell.exceptions import NotFoundError
 
 STATES = ("open", "acknowledged", "accepted", "done", "failed", "rejected", "expired", "withdrawn", "muted")
 STANDING = ("open", "acknowledged", "accepted")
@@ -163,42 +163,3 @@ def _only(entries: list[LedgerEntry], trigger: str) -> LedgerEntry:
     if not found:
         raise NotFoundError(f"no request in the log begins with {trigger!r}; stepwell retrain list lists them")
     return found[0]
-
-
-class ClosedRequests:
-    """Which requests are closed, kept up with the log as it grows."""
-
-    def __init__(self, log: MessageLog, codec: Codec) -> None:
-        self._log = log
-        self._codec = codec
-        self._positions: dict[TopicPartition, int] = {}
-        self._answered: set[tuple[str, str]] = set()
-        self._taken_back: set[str] = set()
-
-    def holds(self, request: RetrainRequested) -> bool:
-        """Whether the request has been closed by now; reads on only where it has not been before.
-
-        Raises:
-            LogUnavailableError: the log does not answer. What was read stays known; call again.
-        """
-        if not self._known(request):
-            for topic in (RETRAIN_REQUESTS, RETRAIN_RESULTS):
-                for source, mark in watermarks_of(self._log, topic).items():
-                    self._read_on(source, max(self._positions.get(source, 0), mark.low), mark.high)
-        return self._known(request)
-
-    def _known(self, request: RetrainRequested) -> bool:
-        return (request.trigger_id, request.policy) in self._answered or request.trigger_id in self._taken_back
-
-    def _read_on(self, source: TopicPartition, start: int, end: int) -> None:
-        for batch in read_range(self._log, source, start, end):
-            for value, headers in zip(batch.values, batch.headers, strict=True):
-                try:
-                    event = self._codec.decode(value, headers)
-                except EventError:
-                    continue
-                if isinstance(event, RetrainWithdrawn | RetrainExpired):
-                    self._taken_back.add(event.trigger_id)
-                elif isinstance(event, RetrainAnswered) and event.status in CLOSING_ANSWERS:
-                    self._answered.add((event.trigger_id, event.policy))
-            self._positions[source] = batch.end

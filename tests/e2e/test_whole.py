@@ -13,7 +13,7 @@ import pytest
 
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.parts.kafka import KafkaPart
-from stepwell.adapters.subscriber import Subscription
+from stepwell.adapters.subscriber import Subscription, Wanted
 from stepwell.events.codec import Codec
 
 DEADLINE_S = 180.0
@@ -141,15 +141,17 @@ def test_the_tables_answer_the_questions_of_operations(place: Place) -> None:
 def test_a_trainer_that_dies_over_a_request_gets_it_again(place: Place) -> None:
     log = open_log(place.settings.get("STEPWELL_LOG", f"local:{place.directory / 'home' / 'log'}"))
     seen = []
+    inbox = place.directory / "dies.db"
     for handle in (False, True):
-        with Subscription(log, Codec(), "e2e-dies", policies=frozenset({"nan"})) as subscription:
+        wanted = Wanted(policies=frozenset({"nan"}))
+        with Subscription(log, Codec(), "e2e-dies", inbox=inbox, wanted=wanted) as subscription:
             delivery = subscription.receive(DEADLINE_S)
             assert delivery is not None
             seen.append((delivery.event.trigger_id, delivery.source, delivery.offset))
             if handle:
                 subscription.handled()
     assert seen[0] == seen[1]
-    with Subscription(log, Codec(), "e2e-dies") as subscription:
+    with Subscription(log, Codec(), "e2e-dies", inbox=inbox) as subscription:
         assert subscription.receive(5.0) is None
     log.close()
 

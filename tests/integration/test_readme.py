@@ -20,6 +20,7 @@ from stepwell.engine.ports import MessageLog
 from stepwell.projections.migrate import migrate
 from stepwell.projections.projector import Projector
 from stepwell.projections.rows import PROJECTED_TOPICS
+from stepwell.settings import get_settings
 from tests.integration.projections import facts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -40,6 +41,15 @@ def wait_until(ready: Callable[[], bool], what: str) -> None:
     while not ready():
         assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S:g} s"
         time.sleep(0.05)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where `stepwell.subscribe` keeps its inboxes here."""
+    monkeypatch.setenv("STEPWELL_HOME", str(tmp_path))
+    get_settings.cache_clear()
+    yield tmp_path
+    get_settings.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +211,7 @@ def states(log: MessageLog) -> set[str]:
 # --- what the pages promise of subscribe() ---
 
 
+@pytest.mark.usefixtures("home")
 def test_a_request_comes_again_until_the_next_is_asked_for(log_url: str) -> None:
     for _ in range(2):
         with stepwell.subscribe("careless", log=log_url) as subscription:
@@ -213,6 +224,7 @@ def test_a_request_comes_again_until_the_next_is_asked_for(log_url: str) -> None
         assert not subscription.receive(3.0)
 
 
+@pytest.mark.usefixtures("home")
 def test_only_the_policies_asked_for_are_handed_out(log_url: str) -> None:
     with stepwell.subscribe("picky", log=log_url, policies=["other"]) as subscription:
         assert not subscription.receive(3.0)
@@ -220,6 +232,7 @@ def test_only_the_policies_asked_for_are_handed_out(log_url: str) -> None:
         assert next(iter(subscription)).event.policy == "p"
 
 
+@pytest.mark.usefixtures("home")
 def test_wrong_arguments_are_refused(log_url: str) -> None:
     with pytest.raises(stepwell.ConfigurationError, match="needs a group name"):
         stepwell.subscribe("", log=log_url)

@@ -5,17 +5,18 @@ aiokafka's own defaults commit by themselves, start at the end, show uncommitted
 proof of membership with a transaction's positions, so a zombie would not be fenced.
 """
 
+import asyncio
 import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 import structlog
 
-from stepwell.engine.ports import TopicPartition
+from stepwell.engine.ports import OutgoingRecord, TopicPartition
 from stepwell.events.model import Headers
 from stepwell.exceptions import (
     FencedError,
@@ -32,7 +33,7 @@ try:
 except ImportError as error:
     raise MissingPartError("Kafka in asyncio needs aiokafka: pip install 'stepwell[kafka]'") from error
 
-__all__ = ["Record", "Tail", "consumer_options", "open_producer", "producer_options", "tail"]
+__all__ = ["Record", "Tail", "consumer_options", "open_producer", "producer_options", "send_durably", "tail"]
 
 _log = structlog.get_logger(__name__)
 _SAY_AGAIN_AFTER_S = 300.0
@@ -99,13 +100,36 @@ async def open_producer(bootstrap: str, options: Mapping[str, Any] | None = None
         await producer.stop()
 
 
+async def send_durably(producer: Any, record: OutgoingRecord, timeout_s: float) -> None:
+    """Send one record with `open_producer`'s producer; returns once every replica has it.
+
+    Raises:
+        LogUnavailableError: it may or may not be in the log.
+        LogError: it was refused.
+    """
+    with _translated(f"writing to {record.topic}"):
+        sending = producer.send_and_wait(
+            record.topic, record.value, record.key, record.partition, headers=list(record.headers)
+        )
+        try:
+            await asyncio.wait_for(sending, timeout_s)
+        except TimeoutError:
+            raise LogUnavailableError(f"Kafka: {record.topic}: not written in {timeout_s:g} s.") from None
+
+
 class Tail:
     """Records as they come, endless; made by `tail`. An async context manager and an async iterator."""
 
     def __init__(
-        self, consumer: Any, topics: Sequence[str], group: str | None, start: Start | Mapping[TopicPartition, int]
+        self,
+        consumer: Any,
+        topics: Sequence[str],
+        group: str | None,
+        start: Start | Mapping[TopicPartition, int],
+        on_revoke: Callable[[list[TopicPartition]], None] | None = None,
     ) -> None:
         self._consumer = consumer
+        self._on_revoke = on_revoke
         self._topics = list(topics)
         self._group = group
         self._start = start
@@ -147,8 +171,36 @@ class Tail:
         self._done[record.source] = record.offset + 1
         return record
 
-    async def commit(self) -> None:
-        """Commit that every record handed out so far has been dealt with.
+    async def batch(self, timeout_s: float) -> list[Record]:
+        """All records that have come, at least one; none where nothing came in time.
+
+        Raises:
+            PositionLostError: as ``anext``.
+        """
+        if not self._waiting:
+            await self._fetch(timeout_s)
+        records = list(self._waiting)
+        self._waiting.clear()
+        for record in records:
+            self._done[record.source] = record.offset + 1
+        return records
+
+    async def committed(self) -> dict[TopicPartition, int]:
+        """The group's committed positions in the partitions that are assigned to this member.
+
+        Raises:
+            LogUnavailableError: the cluster does not answer now.
+        """
+        positions = {}
+        with _translated(f"asking for positions of group {self._group}"):
+            for partition in self._consumer.assignment():
+                position = await self._consumer.committed(partition)
+                if position is not None:
+                    positions[TopicPartition(partition.topic, partition.partition)] = position
+        return positions
+
+    async def commit(self) -> dict[TopicPartition, int]:
+        """Commit that every record handed out so far has been dealt with; the positions that were committed.
 
         Raises:
             FencedError: a rebalance has taken partitions away; they start again from their last commit elsewhere.
@@ -157,15 +209,17 @@ class Tail:
         if self._group is None:
             raise LogError("A tail without a group has no positions to commit; give it a group.")
         if not self._done:
-            return
-        done = {aiokafka.TopicPartition(*source): end for source, end in self._done.items()}
+            return {}
+        positions = dict(self._done)
+        done = {aiokafka.TopicPartition(*source): end for source, end in positions.items()}
         with _translated(f"committing positions of group {self._group}"):
             await self._consumer.commit(done)
         self._done.clear()
+        return positions
 
-    async def _fetch(self) -> None:
+    async def _fetch(self, timeout_s: float = 1.0) -> None:
         try:
-            found = await self._consumer.getmany(timeout_ms=1_000, max_records=500)
+            found = await self._consumer.getmany(timeout_ms=round(timeout_s * 1_000), max_records=500)
         except driver_errors.NoOffsetForPartitionError:
             await self._start_uncommitted()
             return
@@ -231,6 +285,8 @@ class Tail:
         self._waiting = deque(record for record in self._waiting if record.source not in sources)
         for source in sources:
             self._done.pop(source, None)
+        if self._on_revoke is not None:
+            self._on_revoke(sorted(sources))
 
 
 class _Forgetful(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
@@ -253,6 +309,7 @@ def tail(
     *,
     start: Start | Mapping[TopicPartition, int] = "beginning",
     instance_id: str | None = None,
+    on_revoke: Callable[[list[TopicPartition]], None] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Tail:
     """Follow topics.
@@ -268,10 +325,12 @@ def tail(
         start: where to start without a committed position; without a group also positions by partition (partitions
             that are not named start at the beginning).
         instance_id: static membership; a restart with the same id takes its partitions back at once.
+        on_revoke: gets the partitions that go to another member, before they do; what was not committed of them it
+            reads again.
         options: options of aiokafka on top (security and the like); never logged.
     """
     consumer = aiokafka.AIOKafkaConsumer(**{**consumer_options(bootstrap, group, instance_id), **(options or {})})
-    return Tail(consumer, topics, group, start)
+    return Tail(consumer, topics, group, start, on_revoke)
 
 
 @contextlib.contextmanager

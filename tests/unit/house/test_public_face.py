@@ -7,6 +7,7 @@ import stepwell
 
 # A name leaves this list only in a major version.
 PUBLIC = [
+    "AsyncSubscription",
     "ConfigurationError",
     "Delivery",
     "RetrainRequested",
@@ -15,6 +16,7 @@ PUBLIC = [
     "Subscription",
     "__version__",
     "subscribe",
+    "subscribe_async",
 ]
 
 

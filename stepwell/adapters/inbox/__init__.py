@@ -1,0 +1,1 @@
+"""The durable inbox of a training service: requests are stored, then committed, then worked on."""

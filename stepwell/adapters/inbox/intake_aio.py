@@ -1,0 +1,143 @@
+"""From Kafka into the inbox where the process is asyncio: a task instead of a thread, on aiokafka."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from stepwell.adapters.inbox.desk import SIGNS_PER_SILENCE, Desk
+from stepwell.adapters.inbox.intake import LOOK_ROUND_MIN_S, POLL_S, SIBLINGS_EVERY_S, Ledge
+from stepwell.adapters.inbox.places import take_over
+from stepwell.adapters.inbox.store import Entry
+from stepwell.adapters.logs.aio import Record, Tail, tail
+from stepwell.engine.ports import MessageLog, TopicPartition
+from stepwell.events.topics import RETRAIN_REQUESTS
+from stepwell.exceptions import FencedError, LogError, LogUnavailableError, StepwellError
+
+_logger = structlog.get_logger(__name__)
+
+
+class KafkaIntake:
+    """The task; see `stepwell.adapters.inbox.intake.Intake`. `failure` holds what ended it.
+
+    The inbox's writes (a few milliseconds each, one a batch) are made in the event loop, so that a cancellation cannot
+    come between a write and its notice.
+    """
+
+    def __init__(
+        self, bootstrap: str, log: MessageLog, group: str, instance_id: str | None, desk: Desk, *, log_name: str,
+        shares_folder: bool, say: Callable[[Entry], Awaitable[None]],
+    ) -> None:  # fmt: skip
+        self.failure: StepwellError | None = None
+        self._bootstrap = bootstrap
+        self._log = log
+        self._group = group
+        self._instance_id = instance_id
+        self._desk = desk
+        self._log_name = log_name
+        self._shares_folder = shares_folder
+        self._say = say
+        self._ledge = Ledge(desk)
+        self._next_look = {"siblings": 0.0, "silent": 0.0}
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name="subscription")
+
+    async def close(self) -> None:
+        """Commit what is stored, leave the group. Raises nothing but a cancellation."""
+        self._stop.set()
+        try:
+            await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+
+    async def _run(self) -> None:
+        told = False
+        while not self._stop.is_set():
+            try:
+                records = tail(
+                    self._bootstrap, [RETRAIN_REQUESTS], self._group, instance_id=self._instance_id,
+                    on_revoke=self._ledge.revoked,
+                )  # fmt: skip
+                async with records:
+                    told = False
+                    while not self._stop.is_set():
+                        await self._patiently(records)
+                    await self._commit(records)
+            except LogUnavailableError as error:
+                if not told:
+                    _logger.warning("log_away", reason=str(error))
+                    told = True
+                await asyncio.sleep(POLL_S)
+            except StepwellError as error:
+                self.failure = error
+                return
+            except Exception as error:
+                _logger.exception("subscription_broke")
+                self.failure = LogError(f"the subscription broke: {error!r}")
+                return
+
+    async def _patiently(self, records: Tail) -> None:
+        try:
+            await self._turn(records)
+        except LogUnavailableError as error:
+            _logger.warning("log_away", reason=str(error))
+            await asyncio.sleep(POLL_S)
+
+    async def _turn(self, records: Tail) -> None:
+        await self._commit(records)
+        if self._shares_folder and self._time_for("siblings", SIBLINGS_EVERY_S):
+            take_over(self._desk.inbox, self._log_name)
+            self._ledge.in_doubt = True
+        if self._ledge.in_doubt:
+            await self._settle()
+        self._store(await records.batch(POLL_S))
+        await self._commit(records)
+        for entry in self._desk.unsaid():
+            await self._say(entry)
+        silence_s = self._desk.wanted.adopt_after_s
+        if silence_s is not None and self._time_for("silent", silence_s / SIGNS_PER_SILENCE):
+            owned = await records.committed()
+            await asyncio.to_thread(self._desk.adopt, owned)
+
+    def _store(self, records: list[Record]) -> None:
+        arrivals = [
+            arrival
+            for each in records
+            if (arrival := self._desk.arrival(each.source, each.offset, each.value, each.headers)) is not None
+        ]
+        if arrivals:
+            self._desk.inbox.store(arrivals)
+        ends: dict[TopicPartition, int] = {each.source: each.offset + 1 for each in records}
+        for source, end in ends.items():
+            self._ledge.stored(source, end)
+
+    async def _commit(self, records: Tail) -> None:
+        if not self._ledge.ends:
+            return
+        self._ledge.unsure()  # its partitions may go while we wait for the answer
+        try:
+            positions = await records.commit()
+        except FencedError as error:
+            _logger.info("commit_refused", reason=str(error))
+            return
+        self._ledge.committed(positions)
+
+    async def _settle(self) -> None:
+        if not self._desk.inbox.unconfirmed() - self._ledge.ends.keys():
+            self._ledge.in_doubt = False
+            return
+        admin = self._log.admin()
+        try:
+            positions = await asyncio.to_thread(admin.group_positions, self._group, RETRAIN_REQUESTS)
+        finally:
+            admin.close()
+        self._ledge.settle(positions)
+
+    def _time_for(self, name: str, every_s: float) -> bool:
+        now = time.monotonic()
+        if now < self._next_look[name]:
+            return False
+        self._next_look[name] = now + max(every_s, LOOK_ROUND_MIN_S)
+        return True
