@@ -63,10 +63,10 @@ def explain(
     else:
         out.print(f"nothing stands at {ALPHA:.0%}: chance alone could have made every difference here", markup=False)
     hidden = len(explained.tests) - len(shown)
-    if hidden or explained.untested:
-        out.print(
-            f"({counted(hidden, 'test')} not shown, {counted(explained.untested, 'value')} with too few episodes)"
-        )
+    notes = [f"{counted(hidden, 'test')} not shown; --limit shows more"] if hidden else []
+    notes += [f"{counted(explained.untested, 'value')} with too few episodes to test"] if explained.untested else []
+    for note in notes:
+        out.print(f"({note})", markup=False)
 
 
 def cluster(

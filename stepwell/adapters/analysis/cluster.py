@@ -41,6 +41,9 @@ SILHOUETTE_NEAR = 0.1
 SAME = 0.999
 """Features that correlate this closely say the same."""
 TRAITS_MAX = 3
+SHARE_GAP_MIN = 0.2
+PLAIN = ("n_steps", "total_reward")
+"""Kept where a metric says the same."""
 MACHINE_METRICS = frozenset({"inference_s_mean", "step_wall_s_mean", "wall_duration_s"})
 
 
@@ -69,7 +72,7 @@ class Cluster:
         members: episode ids, sorted.
         apart: what sets it apart, by difference, largest first. Empty where there is only one cluster.
         where: values of task, scene, perturbation and seed that are commoner in it than outside, likewise. Clusters
-            are made without looking at them.
+            are made without looking at them. Differences below `SHARE_GAP_MIN` are left out.
     """
 
     representative: str
@@ -128,7 +131,7 @@ class _Features:
         raw: list[Any] = []
         scaled: list[Any] = []
         names: list[str] = []
-        for name, values in sorted(columns.items()):
+        for name, values in sorted(columns.items(), key=lambda each: (each[0] not in PLAIN, each[0])):
             column = np.array(values, dtype=np.float64)
             centred = column - column.mean()
             spread = 1.0 if name in self.shares else 2.0 * float(column.std())
@@ -239,7 +242,7 @@ def _where(inside: Sequence[VerdictIssued], outside: Sequence[VerdictIssued]) ->
         mine, others = (Counter(map(of, verdicts)) for verdicts in (inside, outside))
         for value, count in mine.items():
             share, other = count / len(inside), others[value] / max(len(outside), 1)
-            if outside and share > other:
+            if outside and share >= other + SHARE_GAP_MIN:
                 found.append(Trait(f"{factor}={value}", share, other, is_share=True))
     found.sort(key=lambda trait: (trait.outside - trait.inside, trait.feature))
     return tuple(found[:TRAITS_MAX])

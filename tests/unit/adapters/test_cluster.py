@@ -99,8 +99,8 @@ def test_features_that_say_the_same_are_taken_once() -> None:
         for each in failures()
     ]
     features = grouped(verdicts).features
-    assert "actions_sent" in features
-    assert "n_steps" not in features
+    assert "n_steps" in features
+    assert "actions_sent" not in features
 
 
 def test_numbers_that_are_none_are_left_out() -> None:
