@@ -28,6 +28,8 @@ ROW_MAX = WINDOW_MAX // 4
 STEPS_MAX = 1024
 """The longest look back of a step rule, in steps."""
 RULES_MAX = 64
+ELEMENTS_MAX = 1024
+"""Elements of one signal at most; of more nothing is read."""
 
 
 def _elements(signal: str) -> str:
@@ -40,6 +42,8 @@ def _elements(signal: str) -> str:
     first, colon, end = inside.removesuffix("]").partition(":")
     if colon and int(first) >= int(end):
         raise ValueError("there are no such elements; [0:3] means elements 0, 1 and 2")
+    if colon and int(end) - int(first) > ELEMENTS_MAX:
+        raise ValueError(f"at most {ELEMENTS_MAX} elements are looked at")
     return signal
 
 

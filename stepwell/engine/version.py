@@ -6,8 +6,9 @@ from typing import Final
 
 from stepwell.engine import machine
 from stepwell.engine.labels import RULE_SET
+from stepwell.engine.ruleset import ELEMENTS_MAX
 from stepwell.engine.state import ACTION_LIMIT, HOLD_LIMIT, LIST_LIMIT, NUMBER_LIMIT
-from stepwell.engine.steps.signals import ELEMENTS_MAX, READ_MAX, SEEN_MAX
+from stepwell.engine.steps.signals import READ_MAX, SEEN_MAX
 from stepwell.events.taxonomy import FAILURE_TYPES
 
 FOLD_VERSION: Final = 4

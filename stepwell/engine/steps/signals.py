@@ -44,14 +44,13 @@ from math import isnan
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from stepwell.engine.ruleset import ELEMENTS_MAX
 from stepwell.engine.steps.memory import KeptAction
 from stepwell.events.model import Metric, Tensor
 
 READ_MAX: Final = 32_768
 """The largest tensor that is read (bytes). An action chunk is kept while its steps have not passed, a fact that waits
 keeps its observation."""
-ELEMENTS_MAX: Final = 1024
-"""Elements of one signal at most."""
 SEEN_MAX: Final = 64
 """For so many moments the times of observations are remembered."""
 ROWS_MAX: Final = 3

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.adapters.rules.file import STEP_KINDS, VERDICT_KINDS, check_rules, load_rules, write_json_schema
+from stepwell.adapters.rules.simulate import check_promise
 from stepwell.adapters.rules.words import effect, judged_per, looks_for, promised
 from stepwell.adapters.yaml_lines import parse
 from stepwell.engine.labels import BUILT_IN_LABELS
@@ -47,6 +48,16 @@ def test_the_rich_example_has_every_kind() -> None:
     assert {rule.kind for rule in found.steps} == set(STEP_KINDS)
     assert {rule.kind for rule in found.verdicts} == set(VERDICT_KINDS)
     assert read_canonical(found.canonical()) == found
+
+
+@pytest.mark.parametrize(
+    "path", sorted({*EXAMPLES.glob("*.yaml"), *REPOSITORY.glob("examples/*/rules.yaml")}), ids=lambda path: path.name
+)
+def test_the_rules_of_the_examples_keep_their_promises(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepwell.adapters.rules.simulate.EPISODES_IN_ALL", 10_000_000)  # a second instead of ten
+    for rule in load_rules(path).verdicts:
+        report = check_promise(rule, streams=1000)
+        assert report.kept, report
 
 
 def test_every_rule_can_be_told_in_words() -> None:
@@ -169,6 +180,7 @@ WINDOW = "kind: window_rate, name: w, promise: {baseline_rate: 0.1, average_run_
         (step("kind: nonfinite, name: n, signal: 'action[3:3]'"), 3, "there are no such elements"),
         (step("kind: stagnation, name: n, signal: 'action[0:3]', direction: falling"), 3, "wants a single element"),
         (step("kind: stale, name: n, signal: action"), 3, "steps[0].signal: must be an observation"),
+        (step("kind: frozen, name: n, signal: 'action[0:2000]'"), 3, "at most 1024 elements are looked at"),
         # windows that cannot be
         (step("kind: limit, name: n, signal: reward, above: 1, steps: 5, within: 3"), 3, "within (3) must not be less"),
         (step("kind: limit, name: n, signal: reward, above: 1, steps: 5000"), 3, "less than or equal to 1024"),
