@@ -78,11 +78,8 @@ def run(
     with opened_log() as log, hold_identity(get_settings().home, run_id) as identity:
         others = _other_definitions(log, run_id, episodes, go_on=mix_definitions)
         host = Host(log, Codec(), identity, parallel=parallel or spec.parallel, retry_errors=retry_errors)
-        todos = host.standing(episodes)
-        out.print(_opening(run_id, todos))
-        interrupted = _run(out, host, todos)
-        states = _folded(log, todos)
-    summary = summarise(states, planned=len(todos))
+        states, interrupted = run_episodes(out, log, host, run_id, episodes)
+    summary = summarise(states, planned=len(episodes))
     print_summary(out, summary)
     if others:
         out.print(f"not counted here: {counted(others, 'episode')} of another definition under the same run id")
@@ -91,6 +88,16 @@ def run(
         out.print(f"to run what is missing: stepwell run {spec_file} --run-id {run_id}", markup=False, soft_wrap=True)
     if interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def run_episodes(
+    out: "Console", log: "MessageLog", host: "Host", run_id: str, episodes: "list[PlannedEpisode]"
+) -> "tuple[list[EpisodeState], bool]":
+    """Run what is missing of the episodes and show progress: (the folded episodes, whether it was interrupted)."""
+    todos = host.standing(episodes)
+    out.print(_opening(run_id, todos))
+    interrupted = _run(out, host, todos)
+    return _folded(log, todos), interrupted
 
 
 def _other_definitions(log: "MessageLog", run_id: str, episodes: "list[PlannedEpisode]", *, go_on: bool) -> int:

@@ -1,0 +1,222 @@
+"""What a retraining was worth: the regression run of a trigger, read from the log, before against after."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepwell.adapters.history import fold_episodes
+from stepwell.adapters.logs.reading import read_all
+from stepwell.adapters.retrain_history import find_request
+from stepwell.adapters.runs.definitions import read_episode_requests
+from stepwell.adapters.runs.regression import CellPlan, Regression, plan_regression, regression_run_id
+from stepwell.adapters.runs.summary import counting_verdict
+from stepwell.engine.intervals import wilson
+from stepwell.engine.paired import Pairs
+from stepwell.engine.ports import MessageLog
+from stepwell.events.codec import Codec
+from stepwell.events.model import PatternDetected, RetrainRequested, VerdictIssued
+from stepwell.events.topics import FAILURE_PATTERNS
+
+Verdicts = Mapping[str, VerdictIssued | None]
+
+
+@dataclass(slots=True)
+class CellResult:
+    """What came of one cell, or of all together.
+
+    Attributes:
+        name: scene, and perturbation where there is one.
+        again: the seeds that failed before.
+        again_scored, again_succeeded: of those with the new checkpoint.
+        fresh: the fresh seeds.
+        pairs: of those scored with both checkpoints.
+        same_failure: episodes of the new checkpoint, fresh seeds and others, that failed as the request says.
+    """
+
+    name: str
+    again: int = 0
+    again_scored: int = 0
+    again_succeeded: int = 0
+    fresh: int = 0
+    pairs: Pairs = field(default_factory=Pairs)
+    same_failure: int = 0
+
+    @property
+    def missing(self) -> int:
+        """Seeds without a result: not run yet, or ended by no fault of the policy."""
+        return self.again - self.again_scored + self.fresh - self.pairs.n
+
+    def add(self, other: "CellResult") -> None:
+        """Count another cell in."""
+        self.again += other.again
+        self.again_scored += other.again_scored
+        self.again_succeeded += other.again_succeeded
+        self.fresh += other.fresh
+        self.pairs = self.pairs + other.pairs
+        self.same_failure += other.same_failure
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeAfter:
+    """One regression run.
+
+    Attributes:
+        run_id: of the regression run.
+        baseline_checkpoint, checkpoint: before and after.
+        cells: one result for each cell.
+        total: of all cells.
+        unfinished: episodes that have not ended yet.
+        recurrences: triggers that the same failure type opened for the new checkpoint, as of now.
+    """
+
+    trigger_id: str
+    run_id: str
+    policy: str
+    policy_version: str
+    failure_type: str
+    baseline_checkpoint: str | None
+    checkpoint: str
+    cells: tuple[CellResult, ...]
+    total: CellResult
+    unfinished: int
+    recurrences: tuple[str, ...]
+
+    def as_plain(self) -> dict[str, Any]:
+        """As plain data; rates with 95 % Wilson intervals, their difference with Newcombe's."""
+        names = (
+            "trigger_id",
+            "run_id",
+            "policy",
+            "policy_version",
+            "failure_type",
+            "baseline_checkpoint",
+            "checkpoint",
+        )
+        return {name: getattr(self, name) for name in names} | {
+            "total": _plain(self.total),
+            "cells": [_plain(cell) for cell in self.cells],
+            "unfinished": self.unfinished,
+            "recurrences": list(self.recurrences),
+        }
+
+
+def before_and_after(log: MessageLog, codec: Codec, trigger: str) -> list[BeforeAfter]:
+    """The regression runs of a trigger (its id, or the beginning of one), each checkpoint's in the order of its start.
+
+    Raises:
+        NotFoundError: there is no such request, or the log no longer has the definitions of a run.
+        SpecError: the request has no usable regression spec although a run of it is in the log.
+    """
+    request = find_request(log, codec, trigger).request
+    results = []
+    for checkpoint in _checkpoints(log, codec, request):
+        regression = plan_regression(log, codec, request, checkpoint)
+        results.append(_result(log, codec, regression))
+    return results
+
+
+def _checkpoints(log: MessageLog, codec: Codec, request: RetrainRequested) -> list[str]:
+    """Those that the request was followed by a regression run of."""
+    began: dict[str, int] = {}
+    for event in read_episode_requests(log, codec):
+        checkpoint = event.checkpoint
+        if checkpoint is None or not event.run_id.startswith("regress-") or checkpoint == request.checkpoint:
+            continue
+        if event.run_id == regression_run_id(request.trigger_id, checkpoint):
+            began[checkpoint] = min(began.get(checkpoint, event.occurred_at), event.occurred_at)
+    return sorted(began, key=lambda name: (began[name], name))
+
+
+def _result(log: MessageLog, codec: Codec, regression: Regression) -> BeforeAfter:
+    spec = regression.spec
+    wanted = {episode.episode_id for episode in regression.episodes}
+    wanted |= {pair.before_id for plan in regression.cells for pair in plan.fresh}
+    folded = fold_episodes(log, codec, wanted)
+    verdicts = {episode_id: counting_verdict(state) for episode_id, state in folded.items()}
+    cells = tuple(_cell_result(plan, verdicts, spec.failure_type) for plan in regression.cells)
+    total = CellResult("all")
+    for cell in cells:
+        total.add(cell)
+    patterns = (event for event in read_all(log, codec, FAILURE_PATTERNS) if isinstance(event, PatternDetected))
+    recurrences = {
+        event.trigger_id: None
+        for event in patterns
+        if (event.policy, event.policy_version, event.checkpoint, event.failure_type)
+        == (spec.policy, spec.policy_version, regression.checkpoint, spec.failure_type)
+    }
+    return BeforeAfter(
+        trigger_id=spec.trigger_id,
+        run_id=regression.run_id,
+        policy=spec.policy,
+        policy_version=spec.policy_version,
+        failure_type=spec.failure_type,
+        baseline_checkpoint=spec.baseline_checkpoint,
+        checkpoint=regression.checkpoint,
+        cells=cells,
+        total=total,
+        unfinished=sum(verdicts.get(episode_id) is None for episode_id in wanted),
+        recurrences=tuple(recurrences),
+    )
+
+
+def _cell_result(plan: CellPlan, verdicts: Verdicts, failure_type: str) -> CellResult:
+    again = [_success(verdicts, episode.episode_id) for episode in plan.again]
+    pairs = [(_success(verdicts, pair.before_id), _success(verdicts, pair.after.episode_id)) for pair in plan.fresh]
+    after = (*plan.again, *(pair.after for pair in plan.fresh))
+    return CellResult(
+        name=plan.cell.name,
+        again=len(again),
+        again_scored=sum(each is not None for each in again),
+        again_succeeded=sum(each is True for each in again),
+        fresh=len(pairs),
+        pairs=Pairs(
+            both=_count(pairs, (True, True)),
+            lost=_count(pairs, (True, False)),
+            gained=_count(pairs, (False, True)),
+            neither=_count(pairs, (False, False)),
+        ),
+        same_failure=sum(_failed_as(verdicts.get(episode.episode_id), failure_type) for episode in after),
+    )
+
+
+def _success(verdicts: Verdicts, episode_id: str) -> bool | None:
+    """Whether the episode succeeded; None where it was not scored."""
+    verdict = verdicts.get(episode_id)
+    if verdict is None or verdict.outcome not in ("success", "failure"):
+        return None
+    return verdict.outcome == "success"
+
+
+def _failed_as(verdict: VerdictIssued | None, failure_type: str) -> bool:
+    return verdict is not None and verdict.outcome == "failure" and verdict.failure_type == failure_type
+
+
+def _count(pairs: Iterable[tuple[bool | None, bool | None]], wanted: tuple[bool, bool]) -> int:
+    return sum(pair == wanted for pair in pairs)
+
+
+def _plain(cell: CellResult) -> dict[str, Any]:
+    pairs = cell.pairs
+    return {
+        "name": cell.name,
+        "failed_before": {"seeds": cell.again, "scored": cell.again_scored, "succeeded": cell.again_succeeded},
+        "fresh": {
+            "seeds": cell.fresh,
+            "pairs": pairs.n,
+            "before": _rate(pairs.before, pairs.n),
+            "after": _rate(pairs.after, pairs.n),
+            "both": pairs.both,
+            "lost": pairs.lost,
+            "gained": pairs.gained,
+            "neither": pairs.neither,
+            "difference": pairs.difference,
+            "difference_interval": pairs.interval(),
+            "mcnemar_p": pairs.p_value(),
+        },
+        "same_failure": cell.same_failure,
+        "missing": cell.missing,
+    }
+
+
+def _rate(succeeded: int, n: int) -> dict[str, Any]:
+    return {"succeeded": succeeded, "rate": succeeded / n if n else None, "interval": wilson(succeeded, n)}

@@ -1,0 +1,305 @@
+"""Regression runs: what failed is tried again with a new checkpoint, and fresh seeds with the old one and the new.
+
+A retrain request names the cells and seeds that failed (its regression spec). The definitions of policy, scene and
+perturbation are those of the example episodes' own requests, so everything comes from the log.
+
+The seeds that failed were picked because they failed, and may have been trained on. What a mend is worth is told by the
+fresh ones alone, on which both checkpoints run.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from stepwell.adapters.history import fold_episodes
+from stepwell.adapters.runs.checkpoints import PLACE, checkpoint_problem
+from stepwell.adapters.runs.definitions import Definition, read_definition, read_episode_requests
+from stepwell.adapters.runs.plan import PlannedEpisode, plan_cell
+from stepwell.adapters.runs.spec import PolicyEntry, Seed, check_spec
+from stepwell.adapters.runs.summary import counting_verdict
+from stepwell.adapters.yaml_lines import Document
+from stepwell.engine.ports import MessageLog
+from stepwell.events.codec import Codec
+from stepwell.events.model import EpisodeRequested, RetrainRequested
+from stepwell.exceptions import NotFoundError, SpecError
+
+FRESH_FROM = 2**31
+"""Fresh seeds lie from here on. Seeds of runs and of training data are small numbers in practice, so whoever keeps
+those below is sure that no fresh seed was trained on."""
+
+SLUG_CHARS_MAX = 60
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class RegressionCell(_Strict):
+    """One setting that failed, the seeds it failed with, and an episode whose request holds the definitions."""
+
+    task: str
+    scene: str
+    perturbation: str
+    example_episode: str
+    seeds: list[Seed]
+
+    @property
+    def name(self) -> str:
+        """For people: scene, and perturbation where there is one."""
+        return self.scene if self.perturbation == "none" else f"{self.scene} + {self.perturbation}"
+
+
+class RegressionSpec(_Strict):
+    """What a request wants to be run afterwards; its JSON is explained in docs/training-services.md."""
+
+    format: Literal["stepwell-regression/1"]
+    trigger_id: str
+    policy: str
+    policy_version: str
+    baseline_checkpoint: str | None
+    failure_type: str
+    cells: Annotated[list[RegressionCell], Field(min_length=1)]
+    fresh_seeds_per_cell: Annotated[int, Field(ge=0, le=10_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class FreshPair:
+    """One fresh seed with the old checkpoint and the new one.
+
+    Attributes:
+        before, after: the two episodes.
+        earlier: an episode of another run that has the same cell, seed and definition as ``before`` and was scored; it
+            need not be run again then.
+    """
+
+    before: PlannedEpisode
+    after: PlannedEpisode
+    earlier: str | None
+
+    @property
+    def before_id(self) -> str:
+        """The episode that tells how the old checkpoint did."""
+        return self.earlier or self.before.episode_id
+
+
+@dataclass(frozen=True, slots=True)
+class CellPlan:
+    """A cell's episodes: ``again`` are the new checkpoint's on the seeds that failed."""
+
+    cell: RegressionCell
+    definition: Definition
+    again: tuple[PlannedEpisode, ...]
+    fresh: tuple[FreshPair, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """One regression run."""
+
+    run_id: str
+    spec: RegressionSpec
+    checkpoint: str
+    cells: tuple[CellPlan, ...]
+
+    @property
+    def episodes(self) -> list[PlannedEpisode]:
+        """What has to be run."""
+        return list(self._episodes())
+
+    def _episodes(self) -> Iterator[PlannedEpisode]:
+        for cell in self.cells:
+            yield from cell.again
+            yield from (pair.after for pair in cell.fresh)
+            yield from (pair.before for pair in cell.fresh if pair.earlier is None)
+
+    def check(self) -> None:
+        """As `stepwell run` checks a spec.
+
+        Raises:
+            SpecError: lists every problem; e.g. a policy's file is not on this machine.
+        """
+        for plan in self.cells:
+            for checkpoint in (self.checkpoint, self.spec.baseline_checkpoint):
+                _check(plan.definition, checkpoint, f"regression of {self.spec.trigger_id}")
+
+
+def read_regression_spec(request: RetrainRequested) -> RegressionSpec:
+    """What the request wants to be run.
+
+    Raises:
+        SpecError: it names nothing, or nothing of this format.
+    """
+    if not request.regression_spec_json:
+        raise SpecError(f"request {request.trigger_id} has no regression spec; whoever made it asked for no such run")
+    try:
+        return RegressionSpec.model_validate(json.loads(request.regression_spec_json))
+    except ValidationError as error:
+        found = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
+    except (ValueError, RecursionError) as error:
+        found = f"no JSON: {error}"
+    raise SpecError(f"request {request.trigger_id}: its regression spec cannot be used: {found}")
+
+
+def regression_run_id(trigger_id: str, checkpoint: str) -> str:
+    """``regress-TRIGGER-CHECKPOINT``; a checkpoint's name that is no part of a run id is shortened to one."""
+    slug = re.sub(r"[^A-Za-z0-9._-]", "-", checkpoint)
+    if slug != checkpoint or len(slug) > SLUG_CHARS_MAX:
+        slug = f"{slug[:SLUG_CHARS_MAX]}-{hashlib.sha256(checkpoint.encode()).hexdigest()[:8]}"
+    return f"regress-{trigger_id}-{slug}"
+
+
+def fresh_seeds(trigger_id: str, cell: RegressionCell, count: int, taken: Collection[int]) -> list[int]:
+    """``count`` different seeds from `FRESH_FROM` on, none of them ``taken``; they follow from trigger and cell."""
+    place = f"{trigger_id}|{cell.task}|{cell.scene}|{cell.perturbation}"
+    seeds: dict[int, None] = {}
+    number = 0
+    while len(seeds) < count:
+        digest = hashlib.sha256(f"{place}|{number}".encode()).digest()
+        seed = FRESH_FROM + int.from_bytes(digest[:4], "big") % FRESH_FROM
+        number += 1
+        if seed not in taken:
+            seeds[seed] = None
+    return list(seeds)
+
+
+def plan_regression(log: MessageLog, codec: Codec, request: RetrainRequested, checkpoint: str) -> Regression:
+    """The regression run of a request with a new checkpoint, as the log has its definitions.
+
+    Raises:
+        SpecError: the spec or a definition cannot be used, or the policy does not take a checkpoint's name.
+        NotFoundError: an example episode, or its definition, is not in the log.
+    """
+    spec = read_regression_spec(request)
+    if checkpoint == spec.baseline_checkpoint:
+        raise SpecError(f"{checkpoint} is the checkpoint that request {spec.trigger_id} is about; name the new one")
+    definitions = _definitions(log, codec, spec)
+    run_id = regression_run_id(spec.trigger_id, checkpoint)
+    taken = {seed for cell in spec.cells for seed in cell.seeds}
+    cells = []
+    for cell in spec.cells:
+        definition = definitions[cell.example_episode]
+        _check_that_it_fits(spec, cell, definition, checkpoint)
+        fresh = fresh_seeds(spec.trigger_id, cell, spec.fresh_seeds_per_cell, taken)
+        again = _planned(run_id, definition, checkpoint, cell.seeds)
+        after = _planned(run_id, definition, checkpoint, fresh)
+        before = _planned(run_id, definition, spec.baseline_checkpoint, fresh)
+        pairs = tuple(FreshPair(old, new, None) for old, new in zip(before, after, strict=True))
+        cells.append(CellPlan(cell, definition, tuple(again), pairs))
+    return Regression(run_id, spec, checkpoint, _with_earlier(log, codec, run_id, cells))
+
+
+def _definitions(log: MessageLog, codec: Codec, spec: RegressionSpec) -> dict[str, Definition]:
+    wanted = {cell.example_episode for cell in spec.cells}
+    keys = {episode_id.encode() for episode_id in wanted}
+    found: dict[str, EpisodeRequested] = {}
+    for event in read_episode_requests(log, codec, keys.__contains__):
+        found.setdefault(event.episode_id, event)
+    definitions = {}
+    for episode_id in sorted(wanted):
+        request = found.get(episode_id)
+        if request is None:
+            raise NotFoundError(
+                f"request {spec.trigger_id}: its example episode {episode_id} is no longer in the log, so what to run"
+                " is not known"
+            )
+        if not request.definition_json:
+            raise NotFoundError(
+                f"request {spec.trigger_id}: episode {episode_id} was asked for without definitions (by an older"
+                " Stepwell, or another host), so what to run is not known; run a spec of your own with the new"
+                " checkpoint"
+            )
+        try:
+            definitions[episode_id] = read_definition(request.definition_json)
+        except SpecError as error:
+            raise SpecError(f"episode {episode_id}: {error}") from None
+    return definitions
+
+
+def _check_that_it_fits(spec: RegressionSpec, cell: RegressionCell, definition: Definition, checkpoint: str) -> None:
+    episode, policy = cell.example_episode, definition.policy
+    told = (spec.policy, spec.policy_version, spec.baseline_checkpoint, cell.task, cell.scene, cell.perturbation)
+    found = (
+        policy.name, policy.version, policy.checkpoint,
+        definition.scene.task, definition.scene.name, definition.perturbation.name,
+    )  # fmt: skip
+    if told != found:
+        raise SpecError(f"request {spec.trigger_id} speaks of {told}, its example episode {episode} is of {found}")
+    if definition.hidden:
+        raise SpecError(
+            f"episode {episode}: what looked like secrets was left out of its definition:"
+            f" {', '.join(definition.hidden)}; give the policy the name of a file or of a variable instead, such as"
+            " api_key_file or token_env"
+        )
+    if not policy.takes_checkpoint:
+        raise SpecError(
+            f"policy {policy.name}: nothing in its options says {PLACE}, so the new checkpoint would run with the old"
+            f" weights; write {PLACE} where the weights are named in the task spec"
+        )
+    for name in (checkpoint, policy.checkpoint):
+        if problem := checkpoint_problem(name):
+            raise SpecError(f"policy {policy.name}: checkpoint: {problem}")
+
+
+def _planned(run_id: str, definition: Definition, checkpoint: str | None, seeds: Sequence[int]) -> list[PlannedEpisode]:
+    return plan_cell(
+        run_id,
+        _policy_with(definition, checkpoint),
+        definition.scene,
+        definition.perturbation,
+        max_steps=definition.max_steps,
+        timeouts=definition.timeouts,
+        seeds=seeds,
+    )
+
+
+def _policy_with(definition: Definition, checkpoint: str | None) -> PolicyEntry:
+    return definition.policy.model_copy(update={"checkpoint": checkpoint})
+
+
+def _with_earlier(log: MessageLog, codec: Codec, run_id: str, cells: Sequence[CellPlan]) -> tuple[CellPlan, ...]:
+    """The plans with the old checkpoint's episodes that other runs have: after a first retraining, say."""
+    wanted = {_identity(pair.before) for plan in cells for pair in plan.fresh}
+    found: dict[str, tuple[str, str]] = {}
+    for event in read_episode_requests(log, codec):
+        if event.run_id != run_id and (event.task, event.cell) in wanted:
+            found[event.episode_id] = event.task, event.cell
+    earlier: dict[tuple[str, str], str] = {}
+    if found:
+        for episode_id, state in sorted(fold_episodes(log, codec, found).items()):
+            verdict = counting_verdict(state)
+            if verdict is not None and verdict.outcome in ("success", "failure"):
+                earlier.setdefault(found[episode_id], episode_id)
+    return tuple(_with_earlier_of(plan, earlier) for plan in cells)
+
+
+def _with_earlier_of(plan: CellPlan, earlier: Mapping[tuple[str, str], str]) -> CellPlan:
+    fresh = (FreshPair(pair.before, pair.after, earlier.get(_identity(pair.before))) for pair in plan.fresh)
+    return CellPlan(plan.cell, plan.definition, plan.again, tuple(fresh))
+
+
+def _identity(episode: PlannedEpisode) -> tuple[str, str]:
+    """What makes two episodes of different runs the same: task and cell, in which the definitions' digest stands."""
+    return episode.simulator.full_task, episode.cell
+
+
+def _check(definition: Definition, checkpoint: str | None, source: str) -> None:
+    data = {
+        "run": "regression",
+        "seeds": [0],
+        "policies": [_policy_with(definition, checkpoint).model_dump(exclude={"scenes"})],
+        "scenes": [definition.scene.model_dump()],
+        "perturbations": [definition.perturbation.model_dump(exclude={"scenes"})],
+        "max_steps": definition.max_steps,
+    }
+    try:
+        check_spec(Document(source, data, {}))
+    except SpecError as error:
+        here = Path.cwd()
+        hint = "" if definition.directory == str(here) else f"\n(its run was started in {definition.directory})"
+        raise SpecError(f"{error}{hint}") from None
