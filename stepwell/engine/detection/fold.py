@@ -142,7 +142,7 @@ class Detector:
         at = event.now if isinstance(event, DetectorTicked) else position.timestamp
         state.now = max(state.now, at)
         state.last_offset = position.offset
-        turn = Turn(state)
+        turn = Turn(state, self.judges)
         self._settle(turn)
         match event:
             case VerdictIssued():
@@ -188,16 +188,15 @@ class Detector:
             self._admit(turn, admission.overdue(state, self._wait_us))
 
     def _expire(self, turn: Turn, trigger: Trigger) -> None:
-        rule = self.judges.get(trigger.rule)
-        seconds = f" in {rule.rule.expires_s:g} s" if rule is not None and rule.rule.expires_s is not None else ""
+        judge = turn.judge_of(trigger)
+        seconds = f" in {judge.rule.expires_s:g} s" if judge is not None and judge.rule.expires_s is not None else ""
         turn.expire(trigger, f"nobody closed it{seconds}")
-        self._released(turn, trigger)
 
     def _request_unmuted(self, turn: Turn) -> None:
         """Request what was found while muted and is muted no more."""
         for trigger in turn.state.ledger.standing():
             if trigger.status == "muted" and not turn.state.muted(trigger.rule):
-                turn.request(None if trigger.orphaned else self.judges.get(trigger.rule), trigger)
+                turn.request(trigger)
 
     # --- what records bring -------------------------------------------------------------------------------------------
 
@@ -233,12 +232,12 @@ class Detector:
             return
         if trigger.status not in CLOSING_ANSWERS:
             return
-        judge = self.judges.get(trigger.rule)
-        if judge is not None and not trigger.orphaned:
+        judge = turn.judge_of(trigger)
+        if judge is not None:
             trigger.cooldown_left = judge.rule.cooldown_episodes
             if judge.rule.cooldown_s > 0.0:
                 trigger.cooldown_until = turn.now + int(judge.rule.cooldown_s * 1_000_000)
-        self._released(turn, trigger)
+        turn.released(trigger)
         turn.state.ledger.settle(turn.now)
 
     def _muted(self, turn: Turn, event: RetrainMuted) -> None:
@@ -277,11 +276,6 @@ class Detector:
                     self._in_order,
                     lambda judge, own, entry=entry: judge.admitted(turn, own, entry),  # type: ignore[misc]
                 )
-
-    def _released(self, turn: Turn, trigger: Trigger) -> None:
-        judge = self.judges.get(trigger.rule)
-        if judge is not None and not trigger.orphaned:
-            self._ask(turn, [judge], lambda judge, own: judge.released(own, trigger))
 
     @staticmethod
     def _ask(turn: Turn, judges: Iterable[Judge], question: Callable[[Judge, RuleState], None]) -> None:

@@ -93,7 +93,7 @@ class InOrderJudge(Judge, ABC):
             changed |= _adjust(trigger, key, now, new.rank, 1)
             _note_loss(trigger, new, agrees=bool(now) and key == trigger.key)
             if changed:
-                self._recheck(turn, own, trigger, new)
+                self._recheck(turn, trigger, new)
         for touched_key, stream in touched:
             self._judge(turn, touched_key, stream, new)
 
@@ -147,7 +147,8 @@ class InOrderJudge(Judge, ABC):
             change = _note_loss(trigger, new, agrees=counts and key == trigger.key)
             if change and trigger.sample is not None:
                 trigger.sample.failures += change
-                self._recheck(turn, own, trigger, new)
+                trigger.sample.episodes = max(trigger.sample.episodes, trigger.sample.failures)
+                self._recheck(turn, trigger, new)
         for stream_key, stream in touched:
             self._judge(turn, stream_key, stream, new)
 
@@ -225,7 +226,7 @@ class InOrderJudge(Judge, ABC):
         )
         stream.trigger = turn.open(self, opening).trigger_id
 
-    def _recheck(self, turn: Turn, own: RuleState, trigger: Trigger, cause: Entry) -> None:
+    def _recheck(self, turn: Turn, trigger: Trigger, cause: Entry) -> None:
         """After its sample has changed: withdraw a trigger that is no longer over the line."""
         sample = trigger.sample
         assert sample is not None
@@ -237,7 +238,6 @@ class InOrderJudge(Judge, ABC):
             f"verdict of episode {evidence.episode_id} was amended to revision {evidence.revision}; what is left at "
             f"its opening does not suffice: {self.seen(sample)}",
         )
-        self.released(own, trigger)
 
 
 def _name(stream: Stream, failure: Failure) -> None:

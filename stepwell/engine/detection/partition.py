@@ -115,7 +115,8 @@ class PolicyPartition(Processor):
     def finish(self, now_us: int) -> list[OutgoingRecord]:
         """Snapshots of everything uncovered, so that the next owner has nothing to fold again."""
         del now_us
-        return self._with_position([record for policy in list(self._uncovered) for record in self._snapshot(policy)])
+        out = [record for policy in list(self._uncovered) for record in self._snapshot(policy)]
+        return [*out, self._position_saved()]
 
     # --- folding ------------------------------------------------------------------------------------------------------
 
@@ -222,8 +223,9 @@ class PolicyPartition(Processor):
 
         A position without it is as good: what lies between has brought nothing about and brings nothing about again.
         """
-        if not out:
-            return []
+        return [*out, self._position_saved()] if out else []
+
+    def _position_saved(self) -> OutgoingRecord:
         first = next(iter(self._uncovered.values()), None)
         rewind = self.position if first is None else first.offset
         while len(self._activations) > 1 and self._activations[1][0] < rewind:
@@ -236,7 +238,7 @@ class PolicyPartition(Processor):
             fold_hash=DETECTOR_HASH,
             rules_json=self._activations[0][1],
         )
-        return [*out, outgoing(self._codec, saved, self._source.partition)]
+        return outgoing(self._codec, saved, self._source.partition)
 
 
 def pack(state: PolicyState) -> bytes:

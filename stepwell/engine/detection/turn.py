@@ -1,5 +1,6 @@
 """One record's turn: the policy's state, and what is published because of the record."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stepwell.engine.detection.bearing import Entry, Key, Reading
@@ -38,12 +39,19 @@ class Opening:
 class Turn:
     """What the rules act through. ``out`` grows with what has to be published, in order."""
 
-    __slots__ = ("now", "out", "state")
+    __slots__ = ("_judges", "now", "out", "state")
 
-    def __init__(self, state: PolicyState) -> None:
+    def __init__(self, state: PolicyState, judges: Mapping[str, "Judge"]) -> None:
         self.state = state
         self.now = state.now
         self.out: list[Event] = []
+        self._judges = judges
+
+    def judge_of(self, trigger: Trigger) -> "Judge | None":
+        """Who opened a trigger; None where that rule is not in force any more, or parked."""
+        if trigger.orphaned or trigger.rule in self.state.parked:
+            return None
+        return self._judges.get(trigger.rule)
 
     def open(self, judge: "Judge", opening: Opening) -> Trigger:
         """Enter a trigger into the ledger and publish its pattern, and its request unless that is muted."""
@@ -73,11 +81,12 @@ class Turn:
         if state.muted(rule.name):
             trigger.status = "muted"
         else:
-            self.request(judge, trigger)
+            self.request(trigger)
         return trigger
 
-    def request(self, judge: "Judge | None", trigger: Trigger) -> None:
-        """Publish a trigger's request. ``judge``: None where its rule is not in force any more."""
+    def request(self, trigger: Trigger) -> None:
+        """Publish a trigger's request."""
+        judge = self.judge_of(trigger)
         trigger.status = "open"
         hard: tuple[EvidenceEpisode, ...] = ()
         if judge is not None:
@@ -90,11 +99,19 @@ class Turn:
         """Say that a trigger has lost its evidence."""
         trigger.status, trigger.detail = "withdrawn", reason
         self._publish(withdrawn_of(self.state, trigger))
+        self.released(trigger)
 
     def expire(self, trigger: Trigger, reason: str) -> None:
         """Say that nobody has closed a trigger in time."""
         trigger.status, trigger.detail = "expired", reason
         self._publish(expired_of(self.state, trigger))
+        self.released(trigger)
+
+    def released(self, trigger: Trigger) -> None:
+        """A trigger stands no more: its rule may go on."""
+        judge = self.judge_of(trigger)
+        if judge is not None:
+            judge.released(self.state.rules[trigger.rule], trigger)
 
     def _publish(self, event: Event) -> None:
         self.out.append(event)

@@ -142,6 +142,16 @@ def test_standing_triggers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert story.statuses() == ["expired"] * 2 + ["open"] * 4
 
 
+def test_a_key_whose_trigger_had_to_go_may_open_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its next failure, as after any expiry."""
+    from stepwell.engine.detection import turn
+
+    monkeypatch.setattr(turn, "STANDING_MAX", 1)
+    story = Story(rules(RATE | {"per": ["scene"], "limit": 0.1}))
+    assert kinds(story.tell(*fail("a", 3, scene="a"), *fail("b", 3, scene="b"))) == [*OPENED, "expired", *OPENED]
+    assert kinds(story.tell(*[failed("c", scene="a")])) == ["expired", *OPENED]
+
+
 # --- rule sets --------------------------------------------------------------------------------------------------------
 
 
