@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stepwell.cli.regress import print_before_after
 from stepwell.cli.resources import opened_log
 from stepwell.cli.tables import console, plain_table, short_line
-from stepwell.exceptions import ConfigurationError
+from stepwell.exceptions import ConfigurationError, NotFoundError, SpecError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from stepwell.adapters.retrain_history import LedgerEntry
     from stepwell.adapters.retrain_mutes import Mute
+    from stepwell.adapters.runs.before_after import BeforeAfter
     from stepwell.engine.ports import MessageLog
     from stepwell.events.codec import Codec
     from stepwell.events.model import EvidenceEpisode, RetrainRequested
@@ -94,17 +96,21 @@ def list_requests(
 def show(
     trigger: TriggerArgument, as_json: Annotated[bool, typer.Option("--json", help="As a line of JSON.")] = False
 ) -> None:
-    """Show one request: evidence, hard negatives, proposed weights, regression spec, and all that became of it."""
+    """Show one request: evidence, hard negatives, weights, regression spec, and what became of it, before and after."""
     from stepwell.adapters.retrain_history import find_entry
     from stepwell.events.codec import Codec
     from stepwell.events.plain import as_plain, as_text
 
+    codec = Codec()
     with opened_log(must_exist=True) as log:
-        entry = find_entry(log, Codec(), trigger)
+        entry = find_entry(log, codec, trigger)
+        regressions, trouble = _regressions(log, codec, entry)
     if as_json:
         history = {
             "answers": [as_plain(answer) for answer in entry.answers],
             "acknowledgements": [as_plain(each) for each in entry.acknowledgements],
+            "regressions": [each.as_plain() for each in regressions],
+            "regressions_trouble": trouble or None,
         }
         typer.echo(as_text(_as_plain(entry) | history))
         return
@@ -114,6 +120,21 @@ def show(
     if entry.requested:
         _print_proposal(out, entry.request)
     _print_history(out, entry)
+    print_before_after(out, regressions)
+    if trouble:
+        out.print(f"\nregression runs cannot be shown: {trouble}", markup=False, soft_wrap=True)
+
+
+def _regressions(log: "MessageLog", codec: "Codec", entry: "LedgerEntry") -> "tuple[list[BeforeAfter], str]":
+    """What the regression runs of a request came to, and why that cannot be told where it cannot."""
+    from stepwell.adapters.runs.before_after import before_and_after
+
+    if not entry.requested:
+        return [], ""
+    try:
+        return before_and_after(log, codec, entry.trigger_id), ""
+    except (NotFoundError, SpecError) as error:
+        return [], str(error)
 
 
 def _print_about(out: "Console", entry: "LedgerEntry") -> None:

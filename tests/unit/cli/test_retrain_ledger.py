@@ -14,9 +14,12 @@ from stepwell import settings
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.logs.reading import read_all
 from stepwell.adapters.retrain_history import STATES, read_ledger
+from stepwell.adapters.runs.before_after import BeforeAfter, CellResult
 from stepwell.adapters.runs.identity import operator
+from stepwell.adapters.runs.regression import regression_run_id
 from stepwell.cli import build_app
 from stepwell.cli.retrain_ledger import State
+from stepwell.engine.paired import Pairs
 from stepwell.engine.ports import MessageLog
 from stepwell.events.codec import Codec
 from stepwell.events.model import (
@@ -30,7 +33,16 @@ from stepwell.events.model import (
 )
 from stepwell.events.topics import POLICY_EVENTS
 from stepwell.exceptions import ConfigurationError, NotFoundError
-from tests.integration.projections.facts import answered, now_us, pattern, publish, retrain, verdict, withdrawn
+from tests.integration.projections.facts import (
+    answered,
+    now_us,
+    pattern,
+    publish,
+    requested,
+    retrain,
+    verdict,
+    withdrawn,
+)
 
 CODEC = Codec()
 
@@ -222,6 +234,34 @@ def test_terminal_controls_and_markup_from_outside_take_no_effect(log: MessageLo
     assert "\x1b" not in shown
     assert "[red]p" in shown
     assert "[bold]x" in shown
+
+
+def test_show_tells_before_and_after_where_the_regression_was_run(
+    log: MessageLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(log, [request("t-1")])
+    cell = CellResult(
+        "table", again=1, again_scored=1, again_succeeded=1, fresh=10, pairs=Pairs(both=2, lost=1, gained=6, neither=1)
+    )
+    result = BeforeAfter(
+        trigger_id="t-1", run_id="regress-t-1-c2", policy="p", policy_version="1", failure_type="task_not_completed",
+        baseline_checkpoint="c1", checkpoint="c2", cells=(cell,), total=cell, unfinished=0, recurrences=(),
+    )  # fmt: skip
+    monkeypatch.setattr("stepwell.adapters.runs.before_after.before_and_after", lambda *_: [result])
+    shown = invoke("show", "t-1").output
+    assert "p: c1 before, c2 after" in shown
+    assert "6 gained, 1 lost" in shown
+    (told,) = json.loads(invoke("show", "t-1", "--json").output)["regressions"]
+    assert (told["checkpoint"], told["cells"][0]["name"]) == ("c2", "table")
+
+
+def test_show_says_why_a_regression_run_cannot_be_shown(log: MessageLog) -> None:
+    again = requested("e-again", run_id=regression_run_id("t-1", "c2"), checkpoint="c2")
+    publish(log, [request("t-1", regression_spec_json="{"), again])
+    shown = invoke("show", "t-1").output
+    assert "regression runs cannot be shown: " in shown
+    assert "no answer yet" in shown
+    assert json.loads(invoke("show", "t-1", "--json").output)["regressions_trouble"]
 
 
 # --- ack ---
