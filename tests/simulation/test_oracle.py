@@ -17,7 +17,7 @@ from tests.simulation.judging import compare
 from tests.unit.engine.histories import Plan, act_out, episodes, interleave, junk, spoil, with_duplicates, without
 from tests.unit.engine.step_rules import dressed, rule_texts
 from tests.unit.engine.stories import Story, attempt_of, fold, fold_with_findings, sealed, stalled, timed_out
-from tests.unit.engine.test_golden_histories import NAMES, golden_events
+from tests.unit.engine.test_golden_histories import NAMES, golden_events, golden_rules
 
 SEEDS = st.integers(0, 2**32)
 APART = st.sampled_from([0, 2, 8, 64, 200])
@@ -147,7 +147,7 @@ def test_fold_and_oracle_agree_beyond_what_is_held(seed: int, n_steps: int, shar
 @pytest.mark.parametrize("name", NAMES)
 def test_fold_and_oracle_agree_on_the_golden_histories(name: str) -> None:
     """Their verdicts were worked out by hand; a second implementation confirms everything else that they come to."""
-    compare(golden_events(name))
+    compare(golden_events(name), golden_rules(name))
 
 
 def test_what_never_came_is_no_violation_of_the_end() -> None:

@@ -1,6 +1,7 @@
 """Golden histories: verdicts checked by hand, and the rule that a changed result needs a new fold version.
 
-Each file says why it is there, holds the events in the log's order, and what every attempt must come to.
+Each file says why it is there, holds the events in the log's order, the step rules in force where there are some, and
+what every attempt must come to.
 ``RESULTS.json`` beside them holds digests of everything that was folded, with the ``FOLD_VERSION`` that folded it.
 Bring it up to date, after raising the version, with: ``python -m tests.unit.engine.test_golden_histories``.
 """
@@ -14,6 +15,7 @@ import msgspec
 import pytest
 
 from stepwell.engine.replay import FoldedHistory, fold_history
+from stepwell.engine.ruleset import RuleSet
 from stepwell.engine.snapshot import canonical
 from stepwell.engine.verdict import content_of
 from stepwell.engine.version import FOLD_VERSION
@@ -43,8 +45,15 @@ def golden_events(name: str) -> list[Event]:
     return [_event(row) for row in _load(name)["events"]]
 
 
+def golden_rules(name: str) -> str:
+    """The step rules in force, as an attempt carries them."""
+    found = _load(name).get("rules")
+    return RuleSet.model_validate(found).steps_canonical() if found else ""
+
+
 def _fold(name: str) -> FoldedHistory:
-    return fold_history((event, position_at(offset, event)) for offset, event in enumerate(golden_events(name)))
+    rules = golden_rules(name)
+    return fold_history((event, position_at(offset, event, rules)) for offset, event in enumerate(golden_events(name)))
 
 
 def _ranges(entries: tuple[model.SequenceRange, ...]) -> list[list[object]]:
@@ -74,7 +83,9 @@ def test_the_verdict_is_what_was_worked_out_by_hand(name: str) -> None:
             "late": _ranges(certificate.late),
         }
         assert attempt_of(folded.state, number).phase == wanted.pop("phase")
-        assert list(verdict.labels) == wanted.pop("labels")
+        labels = wanted.pop("labels")
+        assert list(verdict.labels) == labels
+        assert list(verdict.label_steps) == wanted.pop("label_steps", [-1] * len(labels))
         assert verdict.total_reward == float(wanted.pop("total_reward"))
         assert {field: getattr(verdict, field) for field in wanted} == wanted
 
