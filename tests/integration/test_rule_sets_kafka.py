@@ -72,7 +72,7 @@ def standing(log: MessageLog) -> list[tuple[str, int, bytes | None, int]]:
 def everywhere(version: int) -> list[tuple[str, int, bytes | None, int]]:
     topics = (EPISODE_EVENTS, POLICY_EVENTS)
     copies = [(t, n, f"rules/{n}".encode(), version) for t in topics for n in range(BY_NAME[t].partitions)]
-    return [*copies, (RULE_SETS, 0, f"arm/{version}".encode(), version), (RULE_SETS, 0, b"rules", version)]
+    return [*copies, (RULE_SETS, 0, b"rules", version)]
 
 
 def test_a_set_stands_in_every_partition_once_and_an_activator_that_dies_leaves_nothing(log: KafkaLog) -> None:

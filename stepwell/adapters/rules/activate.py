@@ -141,15 +141,14 @@ def _event(rules: RuleSet, who: str) -> RulesActivated:
 
 
 def _copies(log: MessageLog, codec: Codec, event: RulesActivated) -> list[OutgoingRecord]:
-    """The event as it goes to each partition that rules judge and, twice, to its home (see `in_force`)."""
+    """The event as it goes to each partition that rules judge, and to its home."""
     admin = log.admin()
     try:
         numbers = {topic: range(admin.partitions(topic)) for topic in (EPISODE_EVENTS, POLICY_EVENTS)}
     finally:
         admin.close()
     copies = [copy for topic in numbers for copy in partition_copies(codec, event, topic, numbers[topic])]
-    current = outgoing(codec, event)
-    return [*copies, current._replace(key=f"{event.rule_set}/{event.version}".encode()), current]
+    return [*copies, outgoing(codec, event)]
 
 
 def _write(producer: TransactionalProducer, records: list[OutgoingRecord]) -> None:

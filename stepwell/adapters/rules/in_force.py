@@ -1,8 +1,7 @@
 """Which rule set is in force, and which were before, as ``stepwell.rule-sets`` tells it.
 
-The topic is compacted and has one partition. An activation stands there twice: under ``NAME/VERSION``, so that every
-version that was ever activated stays, and under ``rules``, as what is in force now. (Partitions of the events that
-rules judge have copies of their own: a worker goes by those that it has passed, docs/rules.md.)
+The topic has one partition and keeps every activation for ever; the last one is in force. (Partitions of the events
+that rules judge have copies of their own: a worker goes by those that it has passed, docs/rules.md.)
 """
 
 from dataclasses import dataclass
@@ -49,12 +48,12 @@ class Activation:
 
 
 def activations(log: MessageLog, codec: Codec) -> list[Activation]:
-    """Every set that was activated (each version as it was last), oldest first; the last one is in force.
+    """Every activation, oldest first; the last one is in force.
 
     Raises:
         TopicError: the log has no topic for rule sets yet (``stepwell topics create`` makes it).
     """
-    found: dict[bytes, Activation] = {}
+    found = []
     for batch in read_batches(log, RULE_SETS):
         for timestamp, value, headers in zip(batch.timestamps, batch.values, batch.headers, strict=True):
             try:
@@ -62,8 +61,8 @@ def activations(log: MessageLog, codec: Codec) -> list[Activation]:
             except EventError:
                 continue
             if isinstance(event, RulesActivated):
-                found[event.event_id] = Activation(event, timestamp)
-    return list(found.values())
+                found.append(Activation(event, timestamp))
+    return found
 
 
 def rules_in_force(log: MessageLog, codec: Codec) -> RuleSet:
