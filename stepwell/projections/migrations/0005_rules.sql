@@ -133,8 +133,8 @@ WITH triggers AS (
 )
 SELECT t.trigger_id, t.policy, t.policy_version, t.checkpoint, t.failure_type, t.rule, t.rule_version, t.rule_key,
        t.detail AS seen, jsonb_array_length(t.evidence) AS evidence_episodes, t.opened_at, t.requested_at,
-       CASE WHEN c.closed_as IS NOT NULL THEN c.closed_as WHEN t.requested_at IS NULL THEN 'muted'
-            WHEN a.status IS NOT NULL THEN a.status WHEN k.acknowledged_by IS NOT NULL THEN 'acknowledged'
+       CASE WHEN c.closed_as IS NOT NULL THEN c.closed_as WHEN a.status IS NOT NULL THEN a.status
+            WHEN t.requested_at IS NULL THEN 'muted' WHEN k.acknowledged_by IS NOT NULL THEN 'acknowledged'
             ELSE 'open' END AS status,
        k.acknowledged_by, k.acknowledged_at, a.trainer, a.answered_at, a.new_checkpoint, a.detail,
        c.closed_at, c.reason AS closed_reason
@@ -150,7 +150,7 @@ LEFT JOIN LATERAL (SELECT * FROM stepwell.retrain_answers s
                    LIMIT 1) a ON true
 LEFT JOIN LATERAL (SELECT * FROM stepwell.retrain_acknowledgements s
                    WHERE s.trigger_id = t.trigger_id AND s.policy = t.policy
-                   ORDER BY s.source_offset LIMIT 1) k ON true;
+                   ORDER BY s.source_offset DESC LIMIT 1) k ON true;
 COMMENT ON VIEW stepwell.retrain_status IS 'The ledger: each trigger with where it stands: open, acknowledged (a person has seen it), accepted, done, failed or rejected (the answer that counts, the first closing one), expired, withdrawn, or muted (its pattern was published, nobody was asked).';
 
 -- --- rules ---

@@ -21,19 +21,19 @@ def test_retrain_status(log: MessageLog, drain: Callable[..., None], query: Quer
         "t-5": ["accepted", "accepted"], "t-6": ["perhaps"], "t-7": [], "t-8": ["accepted"], "t-9": ["accepted"],
     }  # fmt: skip
     facts.publish(log, [facts.retrain(trigger) for trigger in given])
-    facts.publish(log, [facts.pattern("t-1"), facts.pattern("m-1"), facts.pattern("m-2")])
+    facts.publish(log, [facts.pattern("t-1"), facts.pattern("m-1"), facts.pattern("m-2"), facts.pattern("m-3")])
     facts.publish(log, [facts.withdrawn("t-2"), facts.expired("t-9"), facts.withdrawn("m-2")])
     facts.publish(log, [facts.answered(trigger, status) for trigger, said in given.items() for status in said])
-    facts.publish(log, [facts.again(facts.answered("t-1", "done"), policy="another")])
+    facts.publish(log, [facts.again(facts.answered("t-1", "done"), policy="another"), facts.answered("m-3", "done")])
     facts.publish(log, [facts.acknowledged("t-7"), facts.acknowledged("t-7", acknowledged_by="bob")])
     facts.publish(log, [facts.acknowledged("t-8"), facts.acknowledged("t-6", policy="another")])
     drain()
     rows = query("SELECT trigger_id, status, closed_reason, acknowledged_by FROM stepwell.retrain_status ORDER BY 1")
     assert rows == [
-        ("m-1", "muted", None, None), ("m-2", "withdrawn", "amended", None),
+        ("m-1", "muted", None, None), ("m-2", "withdrawn", "amended", None), ("m-3", "done", None, None),
         ("t-1", "open", None, None), ("t-2", "withdrawn", "amended", None), ("t-3", "failed", None, None),
         ("t-4", "done", None, None), ("t-5", "accepted", None, None), ("t-6", "open", None, None),
-        ("t-7", "acknowledged", None, "ada"), ("t-8", "accepted", None, "ada"), ("t-9", "expired", "nobody came", None),
+        ("t-7", "acknowledged", None, "bob"), ("t-8", "accepted", None, "ada"), ("t-9", "expired", "nobody came", None),
     ]  # fmt: skip
     listed = {entry.trigger_id: entry.state for entry in read_ledger(log, facts.CODEC)}
     assert {trigger: status for trigger, status, _, _ in rows} == listed
