@@ -121,9 +121,11 @@ def write_spec(options: Options) -> Path:
     spec = yaml.safe_load((HERE / "evaluate.yaml").read_text())
     (template,) = spec["policies"]
     weights = str(options.home / template["options"]["arguments"]["weights"])
-    given = template["options"] | {"arguments": {"weights": weights}}
     spec["policies"] = [
-        template | {"name": name, "checkpoint": first_checkpoint(name), "options": given} for name in options.policies
+        template
+        | {"name": name, "checkpoint": first_checkpoint(name)}
+        | {"options": template["options"] | {"needs": ["observation"], "arguments": {"weights": weights}}}
+        for name in options.policies
     ]
     spec["seeds"] = spec["seeds"][: options.seeds]
     path = options.home / "evaluate.yaml"
