@@ -12,6 +12,7 @@ from stepwell.events.topics import DEAD_LETTERS, EPISODE_EVENTS, FAILURE_PATTERN
 from tests.simulation.judging import differences
 from tests.simulation.oracle_records import Raw, decode
 from tests.simulation.oracle_tables import World, triggers
+from tests.simulation.oracle_verdict import first
 from tests.simulation.pipeline import Pipeline, header_rows
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -20,8 +21,10 @@ EXPANDED = ("lost", "late")
 
 def compare_with_oracle(pipe: Pipeline, world: World) -> dict[str, int]:
     """Everything that the workers wrote, on the log and in the tables; what was compared, counted."""
-    policy_events = pipe.read(POLICY_EVENTS)
+    everything = pipe.read(POLICY_EVENTS)
+    policy_events = of_type("verdict::issued", everything)
     verdicts = check_verdicts(policy_events, world)
+    expected = check_expected(of_type("verdict::expected", everything), world)
     letters = check_letters(pipe.read(DEAD_LETTERS), world)
     opened = triggers(policy_events)
     check_triggers(pipe, opened)
@@ -35,8 +38,19 @@ def compare_with_oracle(pipe: Pipeline, world: World) -> dict[str, int]:
         assert set(tables.keyed("retrain_requests", "trigger_id")) == set(opened)
     return {
         "facts": len(world.raw), "attempts": len(world.attempts), "verdicts": verdicts, "dead letters": letters,
-        "triggers": len(opened), "refused rows": len(refused),
+        "expected": expected, "triggers": len(opened), "refused rows": len(refused),
+        "labels found by rules": sum(len(of_rules(attempt)) for attempt in world.attempts.values()),
     }  # fmt: skip
+
+
+def of_type(name: str, records: list[Raw]) -> list[Raw]:
+    """The records of one type."""
+    return [raw for raw in records if (decoded := decode(raw)) is not None and decoded[0].type == name]
+
+
+def of_rules(attempt: Any) -> list[int]:
+    """The steps of labels that rules found."""
+    return [step for step in (attempt.revisions[-1]["label_steps"] if attempt.revisions else []) if step >= 0]
 
 
 class Tables:
@@ -74,6 +88,7 @@ def content_on_log(body: dict[str, Any]) -> dict[str, Any]:
         "schema_fingerprints": provenance["schema_fingerprints"],
         "reported_seed": provenance["seed"],
         "reported_checkpoint": provenance["checkpoint"],
+        "rule_set": provenance["rule_set"],
         **{
             name: provenance[name]
             for name in ("simulator", "simulator_version", "adapter_version", "environment_digest")
@@ -104,6 +119,22 @@ def check_verdicts(policy_events: list[Raw], world: World) -> int:
             assert sorted(published[name])[-1:] == [len(attempt.revisions)], f"{name}: {published[name]}"
         assert len(set(published[name])) == len(published[name]), f"{name} came twice: {published[name]}"
     return len(policy_events)
+
+
+def check_expected(expected: list[Raw], world: World) -> int:
+    """Every first attempt whose request was applied is announced once, to its policy, before its verdict."""
+    found: Counter[tuple[str, bytes | None, int]] = Counter()
+    for raw in expected:
+        decoded = decode(raw)
+        assert decoded is not None
+        found[decoded[1]["episode_id"], raw.key, decoded[1]["requested_at"]] += 1
+    wanted: Counter[tuple[str, bytes | None, int]] = Counter()
+    for (episode, number), attempt in world.attempts.items():
+        request = first(attempt, "episode::requested") if number == 1 else None
+        if request is not None:
+            wanted[episode, request["policy"].encode(), request["occurred_at"]] += 1
+    assert found == wanted, f"missing {wanted - found}, too many {found - wanted}"
+    return len(expected)
 
 
 def check_letters(dead: list[Raw], world: World) -> int:

@@ -4,18 +4,37 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
+from stepwell.adapters.rules.activate import activate
 from stepwell.adapters.workers.idle import IdleCheck
 from stepwell.adapters.workers.process import EXIT_FENCED
+from stepwell.engine.ruleset import BUILT_IN, RuleSet
 from stepwell.events.topics import FAILURE_PATTERNS, POLICY_EVENTS, RETRAIN_REQUESTS
 from tests.simulation.comparison import compare_with_oracle
 from tests.simulation.pipeline import GROUPS, Pipeline, Tail, Worker, pipeline, run_with_kills
-from tests.simulation.workload import Workload
+from tests.simulation.workload import CODEC, Workload
 
 FREEZE_S = 60.0
+EPISODES_FOR_LABELS = 50
+"""With fewer, chance may leave step rules without anything to find."""
+# None assigns a failure type: the detector's oracle does without amendments of those.
+STEP_RULES: tuple[dict[str, Any], ...] = (
+    {"kind": "frozen", "name": "frozen", "signal": "action", "steps": 3},
+    {"kind": "stale", "name": "stale", "signal": "observation.camera", "steps": 3},
+    {"kind": "limit", "name": "slow", "signal": "latency_s", "above": 0.5, "steps": 2, "within": 4},
+    {"kind": "saturated", "name": "at_bounds", "signal": "action[0]", "steps": 2, "within": 3},
+    {"kind": "oscillating", "name": "shaky", "signal": "observation.proprio", "reversals": 2, "within": 6},
+    {"kind": "stagnation", "name": "stuck", "signal": "metric.distance", "direction": "falling", "steps": 4},
+    {"kind": "nonfinite", "name": "not_finite", "signal": "action_jerk"},
+    {
+        "kind": "sequence", "name": "no_lift", "first": {"signal": "reward", "above": 0.5},
+        "then": {"signal": "metric.distance", "above": 0.5}, "within_sim_s": 0.03,
+    },
+)  # fmt: skip
 WATCHED = (POLICY_EVENTS, FAILURE_PATTERNS, RETRAIN_REQUESTS)
 
 
@@ -36,11 +55,22 @@ def crash(url: str, database: str, directory: Path, *, seed: int, kills: int, ep
     began = time.monotonic()
     with pipeline(url, database, directory) as pipe:
         tails = {topic: Tail(pipe.log, topic) for topic in WATCHED}
-        run_with_kills(pipe, workload.chunks(kills), seed, kills)
+        chunks = workload.chunks(kills)
+        put_into_force(pipe, STEP_RULES[:3], version=1)
+        run_with_kills(pipe, chunks[: kills // 2], seed, kills // 2)
+        put_into_force(pipe, STEP_RULES, version=2)
+        run_with_kills(pipe, chunks[kills // 2 :], seed + 1, len(chunks[kills // 2 :]))
         counted = finish(pipe, tails)
     print(f"seed {seed}: {kills} kills in {time.monotonic() - began:.0f} s, {counted}")
     assert counted["verdicts"] > episodes / 2
     assert counted["dead letters"] > 0
+    assert counted["labels found by rules"] > episodes / 4 or episodes < EPISODES_FOR_LABELS
+
+
+def put_into_force(pipe: Pipeline, steps: Sequence[dict[str, Any]], version: int) -> None:
+    """Activate step rules beside the built-in rule over verdicts, while the workers run."""
+    rules = RuleSet.model_validate({"rule_set": "crashes", "version": version, "steps": list(steps)})
+    activate(pipe.log, CODEC, rules.model_copy(update={"verdicts": BUILT_IN.verdicts}), "ops")
 
 
 def freeze(url: str, database: str, directory: Path, *, seed: int) -> None:

@@ -102,6 +102,18 @@ def fact_of(raw: Raw) -> Fact | None:
     return Fact(schema.type, body["producer"], body["producer_seq"], content, body, raw.offset, fingerprint)
 
 
+def activated_steps(raw: Raw) -> str | None:
+    """The step rules that a record puts into force for its partition, as JSON (empty: none); None: no such record."""
+    found = decode(raw)
+    if found is None or found[0].type != "rules::activated" or raw.key != f"rules/{raw.partition}".encode():
+        return None
+    rules = json.loads(found[1]["rules_json"])
+    if not rules["steps"]:
+        return ""
+    steps = {name: rules[name] for name in ("rule_set", "version", "steps")}
+    return json.dumps(steps, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def _sane(raw: Raw, body: dict[str, Any]) -> bool:
     """The head, as far as the workloads here spoil it."""
     late_us = raw.timestamp - body["occurred_at"]

@@ -303,7 +303,7 @@ def find_stagnation(rule: Body, moments: list[Moment]) -> int | None:
         since = 0
         for (value,) in run:
             signed = -value if falling else value
-            better = not math.isnan(signed) if best is None else signed > best + rule["min_change"]
+            better = not math.isnan(signed) if best is None else (signed > best and signed - best >= rule["min_change"])
             best, since = (signed, 0) if better else (best, since + 1)
         if since >= rule["steps"]:
             return moment.label_step

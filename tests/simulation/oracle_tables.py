@@ -7,7 +7,7 @@ from typing import Any
 from stepwell.events.ids import trigger_id_for
 from stepwell.events.model import EvidenceEpisode
 from tests.simulation.oracle import Episode
-from tests.simulation.oracle_records import Raw, decode, fact_of
+from tests.simulation.oracle_records import Raw, activated_steps, decode, fact_of
 
 EVENTS = "stepwell.episode-events"
 ROW_OF = 5
@@ -29,12 +29,17 @@ class World:
         self.claimed: dict[Key, tuple[Any, ...]] = {}
         self.steps: dict[Key, tuple[Any, ...]] = {}
         self.actions: dict[Key, tuple[Any, ...]] = {}
+        self.rules: dict[int, str] = {}
         for raw in records:
             self._take(raw)
 
     def _take(self, raw: Raw) -> None:
         place = (raw.partition, raw.offset)
         self.raw[place] = raw
+        activated = activated_steps(raw)
+        if activated is not None:
+            self.rules[raw.partition] = activated
+            return
         fact = fact_of(raw)
         if fact is None:
             self.unreadable.add(place)
@@ -43,6 +48,7 @@ class World:
         name = (raw.partition, raw.key.decode())
         if name not in self.episodes:
             self.episodes[name] = Episode(name[1])
+        self.episodes[name].rules = self.rules.get(raw.partition, "")
         self.episodes[name].take(fact)
         self._rows(raw, fact.type, fact.body)
 

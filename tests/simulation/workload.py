@@ -18,9 +18,11 @@ from stepwell.events.model import Event
 from stepwell.exceptions import EncodeError
 from tests.simulation.bad_records import bad_records
 from tests.unit.engine.histories import Plan, act_out, interleave, spoil, with_duplicates, without
+from tests.unit.engine.step_rules import dressed
 
 CODEC = Codec()
 LIVE_AT_ONCE = 24
+DTYPES = ("float64", "float64", "float32", "int32")
 OPERATIONS = ("chunk", "chunk", "step", "step", "step", "step", "pause", "checkpoint", "intervene")
 WEIGHTS = (10, 10, 12, 12, 12, 12, 2, 2, 1)
 # Two policies fail alike again and again, so that detectors have something to find.
@@ -70,6 +72,7 @@ class Workload:
         facts = list(act_out(self._plan(dice.choice(POLICIES[policy]))).facts)
         if dice.random() < 0.15:
             facts += act_out(self._plan(dice.choice(("success", "failed"))), attempt=2).facts
+        facts = dressed(facts, self._seed * 100_003 + number, DTYPES)
         events = self._on_their_way(facts)
         events = [self._placed(event, number, policy, at) for at, event in enumerate(events)]
         return self._written(events)

@@ -271,10 +271,10 @@ class OscillatingKernel(Kernel[Turning]):
 
 
 class StagnationKernel(Kernel[Best]):
-    """``stagnation``: for K moments in a row the signal was no better than its best by more than ``min_change``.
+    """``stagnation``: for K moments in a row the signal reached no new best.
 
-    The first value is the first best. A value is a new best where it is less than the best minus ``min_change``
-    (``falling``), or greater than the best plus ``min_change`` (``rising``). NaN is none.
+    The first value is the first best. A value is a new best where it is less (``falling``) or greater (``rising``) than
+    the best, by ``min_change`` or more. NaN is none. Progress in smaller steps adds up: the best stays until then.
     """
 
     def __init__(self, rule: ruleset.StagnationRule, slot_of: SlotOf) -> None:
@@ -301,7 +301,8 @@ class StagnationKernel(Kernel[Best]):
             return False
         value = number * self._sign
         best = state.value
-        if (best is None and not isnan(value)) or (best is not None and value > best + self._min_change):
+        better = not isnan(value) if best is None else value > best and value - best >= self._min_change
+        if better:
             state.value = value
             state.count = 0
             return False

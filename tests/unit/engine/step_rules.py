@@ -121,24 +121,28 @@ def rule_texts(draw: st.DrawFn, most: int = 6) -> str:
 # --- histories with something to find -----------------------------------------------------------------------------
 
 
-def dressed(facts: Sequence[Event], seed: int) -> list[Event]:
+DTYPES = ("float64", "float64", "float32", "float16", "int32")
+
+
+def dressed(facts: Sequence[Event], seed: int, dtypes: Sequence[str] = DTYPES) -> list[Event]:
     """The same facts with actions, observations, metrics and times in which rules can find something.
 
-    Few different values, often the same as before; now and then NaN, another shape, or nothing at all.
+    Few different values, often the same as before; now and then NaN, another shape, or nothing at all. ``dtypes``: of
+    the actions, one for all of them.
     """
     dice = random.Random(seed)
     calm = dice.choice([0.2, 0.6, 0.9])
     odd = dice.choice([0.0, 0.03, 0.2])
-    wardrobe = _Wardrobe(dice, calm, odd)
+    wardrobe = _Wardrobe(dice, calm, odd, dtypes)
     return [wardrobe.dress(fact) for fact in facts]
 
 
 class _Wardrobe:
-    def __init__(self, dice: random.Random, calm: float, odd: float) -> None:
+    def __init__(self, dice: random.Random, calm: float, odd: float, dtypes: Sequence[str]) -> None:
         self._dice, self._calm, self._odd = dice, calm, odd
         self._last: dict[str, list[float]] = {}
         self._width = dice.choice([1, 2, 3])
-        self._dtype = dice.choice(["float64", "float64", "float32", "float16", "int32"])
+        self._dtype = dice.choice(dtypes)
 
     def dress(self, fact: Event) -> Event:
         dice = self._dice
@@ -157,7 +161,9 @@ class _Wardrobe:
                 fact,
                 observation=self._observation(),
                 metrics=(Metric(name="distance", value=self._number("distance")),) if self._usual() else (),
-                reward=self._number("reward") if self._usual() else None,
+                reward=self._number("reward") + 0.0
+                if self._usual()
+                else None,  # no -0.0: JSON in a table drops its sign
                 step_wall_s=dice.choice([None, 0.5, 1.0, 2.0]),
                 sim_time=fact.sim_time if self._usual() else None,
             )

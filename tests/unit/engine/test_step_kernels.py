@@ -397,7 +397,9 @@ STUCK = {"kind": "stagnation", "signal": "metric.d", "direction": "falling", "st
         ((5.0, 5.0, 5.0, 5.0), 3),
         ((5.0, 5.0, 5.0), None),
         ((5.0, 4.9, 4.8, 4.4, 4.4, 4.4, 4.4), 6),  # slow progress adds up: 4.4 is a new best
-        ((5.0, 4.5, 4.5, 4.5), 3),  # just min_change is none
+        ((5.0, 4.5, 4.5, 4.5), None),  # just min_change is a new best
+        ((5.0, 4.75, 4.75, 4.75), 3),
+        ((INF, INF, INF, INF), 3),
         ((5.0, 9.0, 9.0, 4.0, 9.0, 9.0), None),
         ((5.0, 5.0, 5.0, None, 5.0, 5.0, 5.0), None),
         ((5.0, NAN, NAN, NAN), 3),
