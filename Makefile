@@ -17,7 +17,7 @@ SEEDS ?= 1000
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
-.PHONY: help install parts simulators demo demo-kafka test check lint unit bench soak lock dist clean distclean
+.PHONY: help install parts simulators demo demo-kafka closed-loop test check lint unit bench soak lock dist clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ demo: install simulators ## real simulated robots, evaluated on this machine alo
 
 demo-kafka: install simulators parts ## the same over real Apache Kafka and TimescaleDB
 	@$(BIN)/python examples/demo/run.py --kafka
+
+closed-loop: install simulators ## a learned policy fails, is retrained as asked, and is tested again: five repeats (under 15 minutes)
+	@$(BIN)/python examples/closed_loop/run.py
 
 test: install simulators parts lint ## lint, types and every test, with real Kafka, PostgreSQL, TimescaleDB and simulators
 	@$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile tests/unit tests/test_tidy.py
