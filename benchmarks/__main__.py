@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import codec, local_log, peers
+from benchmarks import codec, detector, local_log, peers
 from benchmarks.latency import latency_run
 from benchmarks.logs import fill, log_runs, new_log
 from benchmarks.measure import REPOSITORY, Results, child, machine
 from benchmarks.projector import projector_runs
 from benchmarks.report import print_report
+from benchmarks.step_rules import step_rule_runs
+from benchmarks.transactions import transaction_runs
+from benchmarks.triggers import trigger_runs
 from benchmarks.workload import Workload, realistic, small
 from stepwell.exceptions import StepwellError
 
@@ -38,12 +41,20 @@ class Size:
     live: int
     latency_s: float
     codec_runs: int
+    rule_episodes: int
+    fold_verdicts: int
+    policies: int
+    restored: int
 
 
 FULL = Size(
-    turns=3, events=60_000, projector_events=60_000, finished=100_000, live=1_000, latency_s=15.0, codec_runs=40
-)
-QUICK = Size(turns=1, events=20_000, projector_events=20_000, finished=10_000, live=1_000, latency_s=4.0, codec_runs=5)
+    turns=3, events=60_000, projector_events=60_000, finished=100_000, live=1_000, latency_s=15.0, codec_runs=40,
+    rule_episodes=20, fold_verdicts=20_000, policies=100, restored=100_000,
+)  # fmt: skip
+QUICK = Size(
+    turns=1, events=20_000, projector_events=20_000, finished=10_000, live=1_000, latency_s=4.0, codec_runs=5,
+    rule_episodes=4, fold_verdicts=2_000, policies=10, restored=5_000,
+)  # fmt: skip
 
 
 def log_group(size: Size) -> Runs:
@@ -101,6 +112,28 @@ def latency_group(size: Size) -> Runs:
         yield f"latency {kind}", latency_run(kind, 1_000, size.latency_s)
 
 
+def steps_group(size: Size) -> Runs:
+    """What each kind of step rule adds to the fold."""
+    yield from step_rule_runs(size.rule_episodes, size.turns)
+
+
+def triggers_group(size: Size) -> Runs:
+    """From a verdict to the request for retraining, live, with all rules in force."""
+    yield from trigger_runs(size.latency_s, size.turns)
+
+
+def transactions_group(size: Size) -> Runs:
+    """One exactly-once transaction after the other on Kafka, under several settings of the driver."""
+    yield from transaction_runs(size.turns)
+
+
+def detector_group(size: Size) -> Runs:
+    """The detector's fold, its memory, and taking a partition over."""
+    yield from detector.fold_runs(size.fold_verdicts, size.turns)
+    yield from detector.memory_runs(full=size.policies, fresh=100 * size.policies)
+    yield from detector.restore_runs("local", size.restored, size.turns)
+
+
 def local_group(size: Size) -> Runs:
     """The local log beside plain SQLite."""
     for name, write, read in local_log.turns(size.turns):
@@ -117,7 +150,9 @@ def codec_group(size: Size) -> Runs:
 
 GROUPS: dict[str, Callable[[Size], Runs]] = {
     "logs": log_group, "projector": projector_group, "memory": memory_group, "latency": latency_group,
-    "local": local_group, "codec": codec_group, "peers": peer_group,
+    "steps": steps_group, "triggers": triggers_group, "transactions": transactions_group,
+    "detector": detector_group, "local": local_group,
+    "codec": codec_group, "peers": peer_group,
 }  # fmt: skip
 
 

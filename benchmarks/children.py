@@ -22,12 +22,14 @@ from stepwell.engine.restore import GROUP, TOPICS, EngineRestore
 from stepwell.engine.state import EpisodeState, Position
 from stepwell.engine.timers import Timeouts
 from stepwell.events.codec import Codec
+from stepwell.events.model import VerdictIssued
 from stepwell.events.topics import EPISODE_EVENTS, POLICY_EVENTS
 from stepwell.structured_logging import configure_logging
 
 BATCH = 10_000
 PARTITIONS = 4
 EPISODE_ID = "ep-%018d"
+IS_VERDICT = ("ce_type", VerdictIssued.TYPE.encode())
 MEMORY_STEP, MEMORY_BLOCK = 5_000, 250
 
 
@@ -217,7 +219,7 @@ class _Feed:
             headers,
         )  # fmt: skip
         out = self.partition.process(batch, now)
-        self.verdicts += sum(record.topic == POLICY_EVENTS for record in out)
+        self.verdicts += sum(record.topic == POLICY_EVENTS and IS_VERDICT in record.headers for record in out)
         return out
 
 
@@ -284,9 +286,23 @@ def projector(log: str, database: str, events: int, group: str, rows: int) -> di
     return timed.figures() | {"batches": made.batches_written, "peak_mb": peak_mb()}
 
 
+def live(**parameters: Any) -> dict[str, Any]:
+    """See `benchmarks.live_workers`; imported here, so that the other cases' memory stays their own."""
+    from benchmarks.live_workers import live as run
+
+    return run(**parameters)
+
+
+def detector_memory(**parameters: Any) -> dict[str, Any]:
+    """See `benchmarks.detector`."""
+    from benchmarks.detector import memory as run
+
+    return run(**parameters)
+
+
 CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "stages": stages, "raw_kafka": raw_kafka, "raw_sqlite": raw_sqlite, "engine": engine,
-    "memory": memory, "copy": copy, "projector": projector,
+    "memory": memory, "copy": copy, "projector": projector, "live": live, "detector_memory": detector_memory,
 }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def latency_run(kind: str, events_per_s: int, seconds: float) -> dict[str, Any]:
 
 def _send_and_read(url: str, load: Workload, events_per_s: int) -> list[float]:
     verdicts = Verdicts(url, WARM_EPISODES)
-    sender = _Sender(url)
+    sender = Sender(url)
     facts = staggered(load)
     try:
         # The engine has joined its group and compiled its readers before the clock counts.
@@ -59,7 +59,7 @@ def _send_and_read(url: str, load: Workload, events_per_s: int) -> list[float]:
     return [(verdicts.came[episode] - sender.ended_at[episode]) * 1000 for episode in live]
 
 
-class _Sender:
+class Sender:
     """Appends facts and notes when each end was handed to the log."""
 
     def __init__(self, url: str) -> None:

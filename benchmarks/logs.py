@@ -97,7 +97,8 @@ class Verdicts:
                 last = self._now()
                 for value, headers in zip(batch.values, batch.headers, strict=True):
                     verdict = self._codec.decode(value, headers)
-                    assert isinstance(verdict, VerdictIssued)
+                    if not isinstance(verdict, VerdictIssued):
+                        continue  # an announcement, say
                     self.seen.append(verdict)
                     self.came.setdefault(verdict.episode_id, last)
         return last

@@ -1,6 +1,7 @@
 """Tables from what was kept: medians over the runs, least and most, and ratios of runs that stood side by side."""
 
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Results
+from benchmarks.triggers import STRETCHES
 
 # Case -> the case that it is compared with.
 COMPARED = {
@@ -17,6 +19,8 @@ COMPARED = {
     "local log append: transactions": "local log append: plain SQLite",
     "local log read: producer": "local log read: plain SQLite",
     "local log read: transactions": "local log read: plain SQLite",
+    "detector restore local: from snapshots, after a kill": "detector restore local: from zero",
+    "detector restore local: from snapshots, after a stop": "detector restore local: from zero",
 }  # fmt: skip
 
 
@@ -41,6 +45,16 @@ def print_report(kept: dict[str, Any], console: Console | None = None) -> None:
             console.print(
                 f"{name}: {run['verdicts']} verdicts at {run['events_per_s']} events/s: "
                 f"p50 {run['p50_ms']:.0f} ms, p99 {run['p99_ms']:.0f} ms", highlight=False,
+            )  # fmt: skip
+        elif name.startswith("triggers"):
+            _print_triggers(console, name, runs)
+        elif name.startswith("transactions"):
+            _print_transactions(console, results, name)
+        elif name.startswith("detector memory"):
+            run = runs[0]
+            console.print(
+                f"{name}: {run['kib_each']:.0f} KiB a policy ({run['policies']:,} policies with {run['verdicts_each']} "
+                f"verdicts each), {run['snapshot_kib']:.1f} KiB as a snapshot", highlight=False,
             )  # fmt: skip
         elif name == "memory":
             _print_memory(console, runs[0])
@@ -73,9 +87,37 @@ def _comparison(results: Results, name: str) -> str:
         second = results.median(name, "second_half_per_s")
         warm = f", second half {second:,.0f}/s" if second else ""
         return f"engine: {rate:.2f} x rate, {cpu:.2f} x CPU{warm}"
+    if name.startswith("step rules"):
+        return f"{results.median(name, 'times_without'):.2f} x the time without rules"
     other = COMPARED.get(name)
     share = results.ratio(name, other) if other else None
     return f"{share:.0%} of {other}" if share else ""
+
+
+def _print_triggers(console: Console, name: str, runs: list[dict[str, Any]]) -> None:
+    """Each stretch, and of each worker where its transactions take their time: medians over the runs."""
+    console.print(f"{name}: {runs[0]['requests']} requests in each of {len(runs)} runs", highlight=False)
+    shown = {stretch: [run[stretch] for run in runs] for stretch in STRETCHES if stretch in runs[0]}
+    for kind, worker in runs[0]["workers"].items():
+        shown |= {
+            f"{kind}'s {phase}": [run["workers"][kind]["phases"][phase] for run in runs] for phase in worker["phases"]
+        }
+    table = Table("ms", "p50", "least", "most", "p99", "least", "most", box=None, padding=(0, 1))
+    for label, found in shown.items():
+        cells = []
+        for figure in ("p50_ms", "p99_ms"):
+            values = [each[figure] for each in found]
+            cells += [f"{value:.1f}" for value in (statistics.median(values), min(values), max(values))]
+        table.add_row(label, *cells)
+    console.print(table)
+
+
+def _print_transactions(console: Console, results: Results, name: str) -> None:
+    figures = ", ".join(f"p{part} {results.median(name, f'p{part}_ms') or 0:.1f} ms" for part in (50, 90, 99))
+    usual = f"{name.partition(':')[0]}: as it is"
+    shares = [(part, results.ratio(name, usual, f"p{part}_ms")) for part in (50, 90)]
+    beside = ", ".join(f"p{part} {share:.2f} x" for part, share in shares if share and name != usual)
+    console.print(f"{name}: {figures}{f' ({beside} that as it is)' if beside else ''}", highlight=False)
 
 
 def _print_memory(console: Console, run: dict[str, Any]) -> None:
