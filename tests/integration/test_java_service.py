@@ -20,7 +20,7 @@ from stepwell.events.ids import event_id_text
 from stepwell.events.model import RetrainAnswered
 from stepwell.events.topics import RETRAIN_RESULTS, TOPICS
 from tests.integration.projections.facts import retrain, withdrawn
-from tests.unit.adapters.test_subscriber import append, send
+from tests.unit.adapters.subscriptions import append, send
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = REPOSITORY / "examples" / "training_service_java"

@@ -172,12 +172,14 @@ def started(program: str, directory: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    ("page", "end"), [("README.md", "KeyboardInterrupt"), ("docs/training-services.md", "")], ids=["readme", "page"]
+    ("page", "number", "end"),
+    [("README.md", 0, "KeyboardInterrupt"), ("docs/training-services.md", 0, ""), ("docs/training-services.md", 2, "")],
+    ids=["readme", "page", "asyncio"],
 )
-def test_python_examples_receive_and_answer(page: str, end: str, tmp_path: Path) -> None:
+def test_python_examples_receive_and_answer(page: str, number: int, end: str, tmp_path: Path) -> None:
     log = open_log(f"local:{tmp_path / 'log'}")
     facts.publish(log, [facts.retrain("tr-1"), facts.retrain("tr-2")])
-    process = started(blocks(REPOSITORY / page, "python")[0], tmp_path)
+    process = started(blocks(REPOSITORY / page, "python")[number], tmp_path)
     try:
         wait_until(lambda: process.poll() is not None or states(log) == {"done"}, "the answers")
         assert process.poll() is None, process.communicate()[0]
@@ -192,7 +194,7 @@ def test_python_examples_receive_and_answer(page: str, end: str, tmp_path: Path)
 
 
 def test_the_example_for_cron_takes_what_is_there_once_and_leaves(tmp_path: Path) -> None:
-    _, program = blocks(REPOSITORY / "docs" / "training-services.md", "python")
+    _, program, _ = blocks(REPOSITORY / "docs" / "training-services.md", "python")
     program = program.replace("timeout_s=10.0", "timeout_s=3.0")
     log = open_log(f"local:{tmp_path / 'log'}")
     facts.publish(log, [facts.retrain("tr-1"), facts.retrain("tr-2")])

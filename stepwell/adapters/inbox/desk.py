@@ -17,7 +17,7 @@ from stepwell.adapters.inbox.watch import OpenRequest, RequestWatch
 from stepwell.engine.ports import RecordBatch, TopicPartition
 from stepwell.events.codec import Codec
 from stepwell.events.model import Headers, RetrainRequested, RetrainWithdrawn
-from stepwell.exceptions import ConfigurationError, EventError
+from stepwell.exceptions import ConfigurationError, EventError, LogUnavailableError
 
 _logger = structlog.get_logger(__name__)
 
@@ -107,6 +107,20 @@ class Desk:
             return Arrival("withdrawn", event.trigger_id, event.policy, source, offset, value, headers)
         return None
 
+    def still_wanted(self, arrivals: list[Arrival]) -> list[Arrival]:
+        """Those that are not closed by now, where that matters and the log can tell; the rest need not be stored."""
+        if not (self.wanted.only_open and arrivals):
+            return arrivals
+        try:
+            self.watch.refresh()
+        except LogUnavailableError:
+            return arrivals  # asked again when it is their turn
+        return [
+            each
+            for each in arrivals
+            if each.kind != "requested" or self.watch.closed(each.trigger_id, each.policy) is None
+        ]
+
     # --- working ---
 
     def find(self) -> tuple[Entry, Delivery] | None:
@@ -116,16 +130,16 @@ class Desk:
             LogUnavailableError: the log cannot tell now whether it is open.
             InboxError: the inbox failed.
         """
-        fresh = False
-        for entry in self.inbox.due():
-            if entry.kind != "unreadable" and not self.wanted.takes(entry.policy):
-                continue  # of an earlier time, with other wishes
-            if entry.kind == "requested" and self._asks_log() and not fresh:
-                self.watch.refresh()
-                fresh = True
-            delivery = self._delivery(entry)
-            if delivery is not None:
-                return entry, delivery
+        fresh = not self._asks_log()
+        while due := [each for each in self.inbox.due() if each.kind == "unreadable" or self.wanted.takes(each.policy)]:
+            for entry in due:
+                if entry.kind == "requested" and not fresh:
+                    self.watch.refresh()
+                    fresh = True
+                delivery = self._delivery(entry)
+                if delivery is not None:
+                    return entry, delivery
+            # All of these were put away; behind them may be others.
         return None
 
     def begin(self, entry: Entry) -> bool:

@@ -139,7 +139,7 @@ class Intake:
         if self._ledge.in_doubt:
             self._settle()
         for batch in consumer.poll(POLL_RECORDS_MAX, POLL_S):
-            self._desk.inbox.store(self._desk.arrivals(batch))
+            self._desk.inbox.store(self._desk.still_wanted(self._desk.arrivals(batch)))
             self._ledge.stored(batch.source, batch.end)
         self._commit(consumer)
         self._tend(consumer)

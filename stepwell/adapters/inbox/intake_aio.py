@@ -10,8 +10,8 @@ from stepwell.adapters.inbox.desk import SIGNS_PER_SILENCE, Desk
 from stepwell.adapters.inbox.intake import LOOK_ROUND_MIN_S, POLL_S, SIBLINGS_EVERY_S, Ledge
 from stepwell.adapters.inbox.places import take_over
 from stepwell.adapters.inbox.store import Entry
-from stepwell.adapters.logs.aio import Record, Tail, tail
-from stepwell.engine.ports import MessageLog, TopicPartition
+from stepwell.adapters.logs.aio import Tail, tail
+from stepwell.engine.ports import MessageLog
 from stepwell.events.topics import RETRAIN_REQUESTS
 from stepwell.exceptions import FencedError, LogError, LogUnavailableError, StepwellError
 
@@ -92,7 +92,7 @@ class KafkaIntake:
             self._ledge.in_doubt = True
         if self._ledge.in_doubt:
             await self._settle()
-        self._store(await records.batch(POLL_S))
+        await self._store(records)
         await self._commit(records)
         for entry in self._desk.unsaid():
             await self._say(entry)
@@ -101,16 +101,19 @@ class KafkaIntake:
             owned = await records.committed()
             await asyncio.to_thread(self._desk.adopt, owned)
 
-    def _store(self, records: list[Record]) -> None:
+    async def _store(self, records: Tail) -> None:
+        batch = await records.batch(POLL_S)
         arrivals = [
             arrival
-            for each in records
+            for each in batch
             if (arrival := self._desk.arrival(each.source, each.offset, each.value, each.headers)) is not None
         ]
         if arrivals:
-            self._desk.inbox.store(arrivals)
-        ends: dict[TopicPartition, int] = {each.source: each.offset + 1 for each in records}
-        for source, end in ends.items():
+            arrivals = await asyncio.to_thread(self._desk.still_wanted, arrivals)
+        # Meanwhile a partition may have gone; then its new owner reads it. From here on nothing waits.
+        ours = records.uncommitted()
+        self._desk.inbox.store(each for each in arrivals if each.source in ours)
+        for source, end in ours.items():
             self._ledge.stored(source, end)
 
     async def _commit(self, records: Tail) -> None:

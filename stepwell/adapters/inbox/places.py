@@ -9,6 +9,7 @@ Each file says which log its requests are from. One with unfinished requests of 
 """
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -22,6 +23,7 @@ _logger = structlog.get_logger(__name__)
 
 UNFINISHED: tuple[State, ...] = ("stored", "waiting", "working")
 MEMBERS_MAX = 1000
+PATIENCE_S = 2.0
 
 
 def group_folder(home: Path, group: str) -> Path:
@@ -41,18 +43,23 @@ def open_member(folder: Path, log_name: str, instance_id: str | None = None) -> 
     for number in range(1, MEMBERS_MAX + 1):
         path = folder / f"member-{number}.db"
         with contextlib.suppress(InboxTakenError):
-            return open_file(path, log_name)
+            return open_file(path, log_name, patience_s=0.0)
     raise ConfigurationError(f"{folder}: all {MEMBERS_MAX} inboxes are taken")
 
 
-def open_file(path: Path, log_name: str) -> Inbox:
+def open_file(path: Path, log_name: str, *, patience_s: float = PATIENCE_S) -> Inbox:
     """The inbox in this very file.
+
+    Args:
+        path: the file.
+        log_name: the URL of the log that its requests shall be from.
+        patience_s: wait so long for its lock: another member may just be looking whether it was left behind.
 
     Raises:
         InboxTakenError: another process holds it, or it holds unfinished requests of another log.
         ConfigurationError: it cannot be made, or it is none of ours.
     """
-    inbox = Inbox(path)
+    inbox = _held(path, patience_s)
     try:
         before = inbox.log_name
         if before and not same_log(before, log_name):
@@ -110,6 +117,17 @@ def same_log(one: str, other: str) -> bool:
         brokers = [set(url.removeprefix(kafka).rstrip("/").split(",")) for url in (one, other)]
         return bool(brokers[0] & brokers[1])
     return one == other
+
+
+def _held(path: Path, patience_s: float) -> Inbox:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return Inbox(path)
+        except InboxTakenError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.05)
 
 
 def _file_name(name: str) -> str:

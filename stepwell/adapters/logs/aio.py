@@ -185,6 +185,10 @@ class Tail:
             self._done[record.source] = record.offset + 1
         return records
 
+    def uncommitted(self) -> dict[TopicPartition, int]:
+        """The positions that `commit` would commit now: of what was handed out and is still this member's."""
+        return dict(self._done)
+
     async def committed(self) -> dict[TopicPartition, int]:
         """The group's committed positions in the partitions that are assigned to this member.
 

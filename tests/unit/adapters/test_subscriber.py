@@ -1,104 +1,40 @@
 """Retrain requests reach a training service at least once, in order, and whatever happens to log, group and service."""
 
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from stepwell.adapters.logs.local import LocalLog
 from stepwell.adapters.logs.memory import MemoryLog
-from stepwell.adapters.logs.reading import read_all
 from stepwell.adapters.retrain_history import read_requests
-from stepwell.adapters.subscriber import Delivery, Subscription, Wanted
 from stepwell.engine.detection.bearing import Key
 from stepwell.engine.detection.ledger import Ledger, Trigger
-from stepwell.engine.ports import MessageLog, OutgoingRecord
+from stepwell.engine.ports import MessageLog
 from stepwell.engine.publish import outgoing
-from stepwell.events.codec import Codec
-from stepwell.events.model import RetrainAnswered, RetrainRequested, RetrainWithdrawn
-from stepwell.events.topics import RETRAIN_RESULTS
+from stepwell.events.model import RetrainRequested, RetrainWithdrawn
 from stepwell.exceptions import ConfigurationError, FencedError, LogError, LogUnavailableError, NotFoundError
-from tests.integration.projections.facts import retrain, withdrawn
+from tests.integration.projections.facts import withdrawn
+from tests.unit.adapters.subscriptions import (
+    CODEC,
+    PATIENCE_S,
+    answers,
+    append,
+    inboxes,
+    joined,
+    log,
+    receive,
+    request,
+    send,
+    silent,
+    subscribed,
+    take,
+    wait_for,
+)
 from tests.unit.runs.places import Running, away
 
-CODEC = Codec()
-PATIENCE_S = 30.0
-SILENCE_S = 0.6
-PLACE = Path("set by the fixture")
-
-
-@pytest.fixture
-def log() -> Iterator[MemoryLog]:
-    log = MemoryLog(session_timeout_s=2.0)
-    yield log
-    log.close()
-
-
-def request(trigger: str, policy: str = "p") -> RetrainRequested:
-    return msgspec.structs.replace(retrain(trigger), policy=policy)
-
-
-def append(log: MessageLog, *records: RetrainRequested | RetrainWithdrawn, partition: int | None = 0) -> None:
-    send(log, *(outgoing(CODEC, record, partition) for record in records))
-
-
-def send(log: MessageLog, *records: OutgoingRecord) -> None:
-    producer = log.producer()
-    producer.send(records)
-    producer.flush(PATIENCE_S)
-    producer.close()
-
-
-@pytest.fixture(autouse=True)
-def inboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's members have their inboxes."""
-    place = tmp_path / "inboxes"
-    monkeypatch.setattr(f"{__name__}.PLACE", place)
-    return place
-
-
-def joined(log: MessageLog, group: str = "g", *, machine: str = "here", **options: Any) -> Subscription:
-    """A member of a group. Members on one machine share a folder of inboxes."""
-    wishes = {name: options.pop(name) for name in list(options) if name in Wanted.__dataclass_fields__}
-    return Subscription(log, CODEC, group, inbox=PLACE / machine / group, wanted=Wanted(**wishes), **options)
-
-
-@contextlib.contextmanager
-def subscribed(log: MessageLog, group: str = "g", **options: Any) -> Iterator[Subscription]:
-    with joined(log, group, **options) as subscription:
-        yield subscription
-
-
-def receive(subscription: Subscription) -> Delivery:
-    delivery = subscription.receive(PATIENCE_S)
-    assert delivery is not None, "no request came"
-    return delivery
-
-
-def take(subscription: Subscription, count: int = 1) -> list[str]:
-    """Receive so many and handle them; their triggers."""
-    triggers = []
-    for _ in range(count):
-        triggers.append(receive(subscription).event.trigger_id)
-        subscription.handled()
-    return triggers
-
-
-def silent(subscription: Subscription) -> bool:
-    return subscription.receive(SILENCE_S) is None
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
+__all__ = ["inboxes", "log"]
 
 
 # --- at least once ------------------------------------------------------------------------------------------------
@@ -210,153 +146,6 @@ def test_a_rival_with_the_same_instance_id_is_an_error_in_the_loop(log: MessageL
             assert take(two) == ["t-1"]
 
 
-# --- failures and parking -----------------------------------------------------------------------------------------
-
-
-def test_a_request_whose_handler_raises_is_parked_in_the_end_and_the_next_ones_go_on(log: MessageLog) -> None:
-    append(log, request("bad"), request("good"))
-
-    def service(life: int) -> None:
-        with subscribed(log, failures_max=3) as subscription:
-            for delivery in subscription:
-                assert (delivery.event.trigger_id, delivery.failures) == ("bad", life)
-                _ = 1 / 0
-
-    for life in range(3):
-        with pytest.raises(ZeroDivisionError):
-            service(life)
-    with subscribed(log, failures_max=3) as subscription:
-        assert take(subscription) == ["good"]
-        (parked,) = subscription._inbox.entries(["parked"])
-        assert (parked.trigger_id, parked.reason) == ("bad", "ZeroDivisionError: division by zero")
-
-
-def test_leaving_by_ctrl_c_counts_as_no_failure(log: MessageLog) -> None:
-    append(log, request("t-0"))
-
-    def service() -> None:
-        with subscribed(log, failures_max=1) as subscription:
-            assert receive(subscription).failures == 0
-            raise KeyboardInterrupt
-
-    for _ in range(3):
-        with pytest.raises(KeyboardInterrupt):
-            service()
-
-
-def test_put_back_comes_again_after_a_pause_and_holds_up_its_policy_only(log: MessageLog) -> None:
-    append(log, request("t-0", "a"), request("t-1", "a"), request("t-2", "b"))
-    with subscribed(log, failures_max=2, retry_pause_s=1.0) as subscription:
-        assert receive(subscription).event.trigger_id == "t-0"
-        put_back_at = time.monotonic()
-        assert not subscription.put_back("no free GPU")
-        assert take(subscription) == ["t-2"]
-        again = receive(subscription)
-        assert (again.event.trigger_id, again.failures) == ("t-0", 1)
-        assert time.monotonic() - put_back_at >= 1.0
-        assert subscription.put_back("no free GPU", again)
-        assert take(subscription) == ["t-1"]
-
-
-def test_a_loop_that_is_left_and_entered_again_gets_the_same(log: MessageLog) -> None:
-    append(log, request("t-0"))
-    with subscribed(log) as subscription:
-        for _ in range(2):
-            assert next(iter(subscription)).event.trigger_id == "t-0"
-
-
-def test_threads_work_side_by_side_on_different_policies(log: MessageLog) -> None:
-    append(log, *(request(f"{policy}-{n}", policy) for n in range(3) for policy in "abc"))
-    worked: list[str] = []
-    together = threading.Barrier(3, timeout=PATIENCE_S)
-    with subscribed(log) as subscription:
-
-        def work() -> None:
-            for _ in range(3):
-                delivery = receive(subscription)
-                together.wait()  # three are handed out at once, or this breaks
-                worked.append(delivery.event.trigger_id)
-                subscription.handled(delivery)
-                together.wait()
-
-        threads = [Running(work) for _ in range(3)]
-        for thread in threads:
-            thread.result()
-    for policy in "abc":
-        assert [trigger for trigger in worked if trigger[0] == policy] == [f"{policy}-{n}" for n in range(3)]
-
-
-# --- members that are gone ----------------------------------------------------------------------------------------
-
-
-def abandoned(subscription: Subscription) -> None:
-    """As when its machine is gone: it leaves the group, and its inbox is never opened again."""
-    for entry in subscription._desk.out():
-        subscription._desk._take_in(entry)
-    subscription.close()
-
-
-def test_another_member_on_the_same_machine_takes_over_what_one_has_left(
-    log: MessageLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stepwell.adapters.inbox.intake.SIBLINGS_EVERY_S", 0.2)
-    append(log, request("t-0"), request("t-1"))
-    gone = joined(log)
-    assert receive(gone).event.trigger_id == "t-0"
-    with subscribed(log) as stays:
-        assert silent(stays)
-        abandoned(gone)
-        first = receive(stays)
-        assert (first.event.trigger_id, first.failures) == ("t-0", 1)
-        stays.handled()
-        assert take(stays) == ["t-1"]
-
-
-def test_what_a_lost_machine_had_taken_is_adopted_once_it_is_silent(log: MessageLog) -> None:
-    for partition in range(4):
-        policy = f"p{partition}"
-        append(log, request(f"a-{partition}", policy), request(f"b-{partition}", policy), partition=partition)
-    append(log, request("closed", "q"), partition=2)
-    lost = joined(log, machine="lost", adopt_after_s=1.5)
-    lost.answer("closed", "done", new_checkpoint="c")
-    assert sorted(receive(lost).event.trigger_id for _ in range(4)) == [f"a-{partition}" for partition in range(4)]
-    with subscribed(log, machine="there", adopt_after_s=1.5) as there, capture_logs() as said:
-        time.sleep(3.0)
-        # What is being worked on is told of again and again. What only waits is not: the new owner may have it.
-        own = sorted(source.partition for source in there._intake._owned)
-        assert 0 < len(own) < 4, "the group shares its partitions"
-        stolen = [f"b-{partition}" for partition in own]
-        assert sorted(receive(there).event.trigger_id for _ in own) == stolen
-        assert silent(there)
-        for entry in lost._desk.out():
-            lost._desk.finish(entry, "handled")
-        left = [f"b-{partition}" for partition in range(4) if partition not in own]
-        assert sorted(receive(lost).event.trigger_id for _ in left) == left
-        assert silent(lost), "the others are being worked on elsewhere"
-        abandoned(lost)
-        for entry in there._desk.out():
-            there._desk.finish(entry, "handled")
-        # Now all partitions are there's, and nobody speaks of what was at work on the lost machine.
-        expected = sorted([*left, *(f"a-{partition}" for partition in range(4))])
-        assert sorted(take(there, len(expected))) == expected
-        assert silent(there)
-    assert sorted(line["trigger_id"] for line in said if line["event"] == "request_adopted") == sorted(
-        [*stolen, *expected]
-    )
-
-
-def test_without_adoption_a_lost_machines_requests_wait_for_it(log: MessageLog) -> None:
-    append(log, request("t-0"))
-    lost = joined(log, machine="lost")
-    assert receive(lost).event.trigger_id == "t-0"
-    abandoned(lost)
-    with subscribed(log, machine="there") as there:
-        assert silent(there)
-    assert answers(log) == [], "and nothing is said in anybody's name"
-    with subscribed(log, machine="lost") as back:
-        assert take(back) == ["t-0"]
-
-
 # --- what is handed out -------------------------------------------------------------------------------------------
 
 
@@ -406,10 +195,6 @@ def test_a_record_that_cannot_be_read_is_told_and_parked(log: MessageLog) -> Non
 
 
 # --- answers ------------------------------------------------------------------------------------------------------
-
-
-def answers(log: MessageLog) -> list[RetrainAnswered]:
-    return [event for event in read_all(log, CODEC, RETRAIN_RESULTS) if isinstance(event, RetrainAnswered)]
 
 
 def test_answers_reach_the_log_and_the_list_of_requests(log: MessageLog) -> None:
@@ -527,6 +312,21 @@ def test_a_new_group_gets_open_requests_only_unless_it_wants_all(log: MessageLog
         assert silent(again)
     with subscribed(log, "third", only_open=False) as third:
         assert take(third, 5) == [f"t-{n}" for n in range(5)]
+
+
+def test_a_long_history_of_closed_requests_is_passed_over_at_once(log: MessageLog) -> None:
+    append(log, *(request(f"t-{n}") for n in range(500)), *(withdrawn(f"t-{n}") for n in range(499)))
+    with subscribed(log) as subscription:
+        began = time.monotonic()
+        assert take(subscription) == ["t-499"]
+        assert time.monotonic() - began < 10.0
+        assert subscription._inbox.entries(["finished"])[-1].trigger_id == "t-499"
+    append(log, *(request(f"u-{n}") for n in range(50)))
+    with subscribed(log) as subscription:
+        assert receive(subscription).event.trigger_id == "u-0"
+        append(log, *(withdrawn(f"u-{n}") for n in range(49)))
+        subscription.handled()
+        assert take(subscription) == ["u-49"], "stored before they were closed"
 
 
 def test_what_is_closed_while_it_waits_for_its_turn_is_passed_over(log: MessageLog) -> None:

@@ -26,7 +26,7 @@ from stepwell.events.model import RetrainAnswered
 from stepwell.events.topics import RETRAIN_RESULTS
 from stepwell.exceptions import ConfigurationError, NotFoundError
 from tests.integration.projections.facts import withdrawn
-from tests.unit.adapters.test_subscriber import append, request, wait_for
+from tests.unit.adapters.subscriptions import append, request, wait_for
 
 CODEC = Codec()
 
