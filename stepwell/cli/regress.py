@@ -119,11 +119,9 @@ def _what(regression: "Regression") -> str:
     again = sum(len(plan.again) for plan in regression.cells)
     fresh = sum(len(plan.fresh) for plan in regression.cells)
     known = sum(pair.earlier is not None for plan in regression.cells for pair in plan.fresh)
-    spec = regression.spec
-    old = f"{spec.policy} {spec.baseline_checkpoint}"
     return (
         f"{counted(again, 'seed')} that failed, with {regression.checkpoint}; {counted(fresh, 'fresh seed')}, with"
-        f" {regression.checkpoint} and {old}"
+        f" {regression.checkpoint} and {regression.spec.baseline_checkpoint}"
         + (f" ({known} of the latter known from other runs)" if known else "")
         + f"; in {counted(len(regression.cells), 'cell')}"
     )

@@ -7,14 +7,19 @@ from typing import Any
 from stepwell.adapters.history import fold_episodes
 from stepwell.adapters.logs.reading import read_all
 from stepwell.adapters.retrain_history import find_request
-from stepwell.adapters.runs.definitions import read_episode_requests
-from stepwell.adapters.runs.regression import CellPlan, Regression, plan_regression, regression_run_id
+from stepwell.adapters.runs.regression import (
+    CellPlan,
+    Regression,
+    plan_regression,
+    read_known,
+    read_regression_spec,
+)
 from stepwell.adapters.runs.summary import counting_verdict
 from stepwell.engine.intervals import wilson
 from stepwell.engine.paired import Pairs
 from stepwell.engine.ports import MessageLog
 from stepwell.events.codec import Codec
-from stepwell.events.model import PatternDetected, RetrainRequested, VerdictIssued
+from stepwell.events.model import PatternDetected, VerdictIssued
 from stepwell.events.topics import FAILURE_PATTERNS
 
 Verdicts = Mapping[str, VerdictIssued | None]
@@ -105,26 +110,16 @@ def before_and_after(log: MessageLog, codec: Codec, trigger: str) -> list[Before
 
     Raises:
         NotFoundError: there is no such request, or the log no longer has the definitions of a run.
-        SpecError: the request has no usable regression spec although a run of it is in the log.
+        SpecError: the request's regression spec cannot be used.
     """
     request = find_request(log, codec, trigger).request
-    results = []
-    for checkpoint in _checkpoints(log, codec, request):
-        regression = plan_regression(log, codec, request, checkpoint)
-        results.append(_result(log, codec, regression))
-    return results
-
-
-def _checkpoints(log: MessageLog, codec: Codec, request: RetrainRequested) -> list[str]:
-    """Those that the request was followed by a regression run of."""
-    began: dict[str, int] = {}
-    for event in read_episode_requests(log, codec):
-        checkpoint = event.checkpoint
-        if checkpoint is None or not event.run_id.startswith("regress-") or checkpoint == request.checkpoint:
-            continue
-        if event.run_id == regression_run_id(request.trigger_id, checkpoint):
-            began[checkpoint] = min(began.get(checkpoint, event.occurred_at), event.occurred_at)
-    return sorted(began, key=lambda name: (began[name], name))
+    if not request.regression_spec_json:
+        return []
+    known = read_known(log, codec, read_regression_spec(request))
+    return [
+        _result(log, codec, plan_regression(log, codec, request, checkpoint, known))
+        for checkpoint in sorted(known.began, key=lambda name: (known.began[name], name))
+    ]
 
 
 def _result(log: MessageLog, codec: Codec, regression: Regression) -> BeforeAfter:

@@ -168,8 +168,49 @@ def fresh_seeds(trigger_id: str, cell: RegressionCell, count: int, taken: Collec
     return list(seeds)
 
 
-def plan_regression(log: MessageLog, codec: Codec, request: RetrainRequested, checkpoint: str) -> Regression:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the log has about a spec's episodes, read once.
+
+    Attributes:
+        examples: the requests of the example episodes, by their ids.
+        old: requests of the old checkpoint's episodes on fresh seeds, in whichever run.
+        began: new checkpoint -> when the first episode of its regression run was asked for (µs since 1970 UTC).
+    """
+
+    examples: dict[str, EpisodeRequested]
+    old: list[EpisodeRequested]
+    began: dict[str, int]
+
+
+def read_known(log: MessageLog, codec: Codec, spec: RegressionSpec) -> Known:
+    """Look a spec's episodes up.
+
+    Raises:
+        LogError: the log cannot be read.
+    """
+    known = Known({}, [], {})
+    examples = {cell.example_episode for cell in spec.cells}
+    for event in read_episode_requests(log, codec):
+        if event.episode_id in examples:
+            known.examples.setdefault(event.episode_id, event)
+        if (event.policy, event.policy_version) != (spec.policy, spec.policy_version):
+            continue
+        checkpoint = event.checkpoint
+        if checkpoint == spec.baseline_checkpoint:
+            if event.seed >= FRESH_FROM:
+                known.old.append(event)
+        elif checkpoint is not None and event.run_id == regression_run_id(spec.trigger_id, checkpoint):
+            known.began[checkpoint] = min(known.began.get(checkpoint, event.occurred_at), event.occurred_at)
+    return known
+
+
+def plan_regression(
+    log: MessageLog, codec: Codec, request: RetrainRequested, checkpoint: str, known: Known | None = None
+) -> Regression:
     """The regression run of a request with a new checkpoint, as the log has its definitions.
+
+    ``known``: what `read_known` found just now, where it was called before.
 
     Raises:
         SpecError: the spec or a definition cannot be used, or the policy does not take a checkpoint's name.
@@ -178,7 +219,8 @@ def plan_regression(log: MessageLog, codec: Codec, request: RetrainRequested, ch
     spec = read_regression_spec(request)
     if checkpoint == spec.baseline_checkpoint:
         raise SpecError(f"{checkpoint} is the checkpoint that request {spec.trigger_id} is about; name the new one")
-    definitions = _definitions(log, codec, spec)
+    known = known or read_known(log, codec, spec)
+    definitions = _definitions(known, spec)
     run_id = regression_run_id(spec.trigger_id, checkpoint)
     taken = {seed for cell in spec.cells for seed in cell.seeds}
     cells = []
@@ -191,18 +233,13 @@ def plan_regression(log: MessageLog, codec: Codec, request: RetrainRequested, ch
         before = _planned(run_id, definition, spec.baseline_checkpoint, fresh)
         pairs = tuple(FreshPair(old, new, None) for old, new in zip(before, after, strict=True))
         cells.append(CellPlan(cell, definition, tuple(again), pairs))
-    return Regression(run_id, spec, checkpoint, _with_earlier(log, codec, run_id, cells))
+    return Regression(run_id, spec, checkpoint, _with_earlier(log, codec, known, run_id, cells))
 
 
-def _definitions(log: MessageLog, codec: Codec, spec: RegressionSpec) -> dict[str, Definition]:
-    wanted = {cell.example_episode for cell in spec.cells}
-    keys = {episode_id.encode() for episode_id in wanted}
-    found: dict[str, EpisodeRequested] = {}
-    for event in read_episode_requests(log, codec, keys.__contains__):
-        found.setdefault(event.episode_id, event)
+def _definitions(known: Known, spec: RegressionSpec) -> dict[str, Definition]:
     definitions = {}
-    for episode_id in sorted(wanted):
-        request = found.get(episode_id)
+    for episode_id in sorted({cell.example_episode for cell in spec.cells}):
+        request = known.examples.get(episode_id)
         if request is None:
             raise NotFoundError(
                 f"request {spec.trigger_id}: its example episode {episode_id} is no longer in the log, so what to run"
@@ -262,13 +299,16 @@ def _policy_with(definition: Definition, checkpoint: str | None) -> PolicyEntry:
     return definition.policy.model_copy(update={"checkpoint": checkpoint})
 
 
-def _with_earlier(log: MessageLog, codec: Codec, run_id: str, cells: Sequence[CellPlan]) -> tuple[CellPlan, ...]:
+def _with_earlier(
+    log: MessageLog, codec: Codec, known: Known, run_id: str, cells: Sequence[CellPlan]
+) -> tuple[CellPlan, ...]:
     """The plans with the old checkpoint's episodes that other runs have: after a first retraining, say."""
     wanted = {_identity(pair.before) for plan in cells for pair in plan.fresh}
-    found: dict[str, tuple[str, str]] = {}
-    for event in read_episode_requests(log, codec):
-        if event.run_id != run_id and (event.task, event.cell) in wanted:
-            found[event.episode_id] = event.task, event.cell
+    found = {
+        event.episode_id: (event.task, event.cell)
+        for event in known.old
+        if event.run_id != run_id and (event.task, event.cell) in wanted
+    }
     earlier: dict[tuple[str, str], str] = {}
     if found:
         for episode_id, state in sorted(fold_episodes(log, codec, found).items()):
