@@ -276,7 +276,7 @@ def background(log: Path, *command: str) -> "Iterator[subprocess.Popen[bytes]]":
         yield process
     finally:
         if process.poll() is None:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
 
 
