@@ -120,6 +120,10 @@ def read(log: MessageLog, topic: str) -> list[LogRecord]:
     return out
 
 
+def verdicts_in(log: MessageLog) -> list[VerdictIssued]:
+    return [record for record in read(log, POLICY_EVENTS) if isinstance(record, VerdictIssued)]
+
+
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -152,7 +156,7 @@ def test_killed_again_and_again_every_verdict_and_request_comes_once(url: str, t
         finally:
             codes = {kind: worker.stop() for kind, worker in workers.items()}
         assert codes == {"engine": 0, "detector": 0}
-        verdicts = [record for record in read(log, POLICY_EVENTS) if isinstance(record, VerdictIssued)]
+        verdicts = verdicts_in(log)
         assert Counter(verdict.episode_id for verdict in verdicts) == {f"ep-{i:02d}": 1 for i in range(40)}
         assert {(verdict.n_steps, verdict.certificate.status) for verdict in verdicts} == {(30, "complete")}
         requests = [record for record in read(log, RETRAIN_REQUESTS) if isinstance(record, RetrainRequested)]
@@ -167,13 +171,13 @@ def test_the_second_worker_of_a_slot_wins_and_the_first_ends_with_its_own_exit_c
         second = None
         try:
             send(log, Facts("ep-0").whole())
-            wait_for(lambda: len(read(log, POLICY_EVENTS)) == 1, "the first verdict")
+            wait_for(lambda: len(verdicts_in(log)) == 1, "the first verdict")
             second = Worker(url, tmp_path / "b", "engine", "--slot", "0")
             wait_for(lambda: "partitions restored" in second.said, "the second worker at work")
             send(log, Facts("ep-1").whole())
             wait_for(lambda: first.process.poll() is not None, "the first worker ended")
             assert first.process.returncode == EXIT_FENCED
-            wait_for(lambda: len(read(log, POLICY_EVENTS)) == 2, "the second verdict")
+            wait_for(lambda: len(verdicts_in(log)) == 2, "the second verdict")
         finally:
             first.stop()
             if second is not None:
@@ -194,7 +198,7 @@ def test_two_slots_share_the_work(url: str, tmp_path: Path) -> None:
         finally:
             codes = [worker.stop() for worker in workers]
         assert codes == [0, 0]
-        verdicts = [record for record in read(log, POLICY_EVENTS) if isinstance(record, VerdictIssued)]
+        verdicts = verdicts_in(log)
         assert Counter(verdict.episode_id for verdict in verdicts) == {
             f"ep-{turn}-{i}": 1 for turn in range(4) for i in range(8)
         }
@@ -207,6 +211,6 @@ def test_work_until_idle_processes_what_is_there_and_ends(url: str, tmp_path: Pa
         worker = Worker(url, tmp_path, "work", "--until-idle", "--no-projector", "--engines", "2")
         assert worker.process.wait(120) == 0
         worker.stop()
-        assert len(read(log, POLICY_EVENTS)) == 6
+        assert len(verdicts_in(log)) == 6
         assert len(read(log, RETRAIN_REQUESTS)) == 1
         assert worker.said.count("worker started") == 3
