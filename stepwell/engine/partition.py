@@ -335,16 +335,14 @@ class EpisodePartition(Processor):
 
     def _position_saved(self) -> OutgoingRecord:
         rewind = self.covers.rewind_offset(self.position)
-        if self.rules.changed:
-            # Another version of the fold begins at the first record of each open attempt.
-            self.rules.forget_below(min([rewind, *(cover.attempt.first_offset for cover in self.covers)]))
+        attempts = ((cover.attempt.first_offset, cover.attempt.rules) for cover in self.covers)
         saved = PositionSaved(
             topic=self._source.topic,
             partition=self._partition,
             rewind_offset=rewind,
             committed_offset=self.position,
             fold_hash=FOLD_HASH,
-            rules_json=self.rules.saved(),
+            rules_json=self.rules.saved(rewind, attempts),
         )
         return outgoing(self._codec, saved, self._partition)
 

@@ -17,7 +17,7 @@ from stepwell.engine.ports import Consumer, EventCodec, MessageLog, RecordBatch,
 from stepwell.engine.reading import read_range
 from stepwell.engine.snapshot import FOLD_HASH, SEALED, SnapshotRefusedError, restore
 from stepwell.engine.state import AttemptState, SealedAttempt
-from stepwell.engine.steps.in_force import RulesInForce
+from stepwell.engine.steps.in_force import rules_at
 from stepwell.engine.timers import Timeouts
 from stepwell.engine.verdict import mark_announced, mark_published
 from stepwell.events.model import PositionSaved, SnapshotTaken
@@ -96,9 +96,9 @@ class EngineRestore:
             [position if saved.position is None else saved.position.rewind_offset]
             + [snapshot.first_offset for snapshot in refolded.values()]
         )
-        self._check_range(source, rewind, position, saved, marks)
         if saved.position is not None:
-            partition.rules = RulesInForce(saved.position.rules_json, at=rewind)
+            rewind, partition.rules = rules_at(saved.position.rules_json, rewind)
+        self._check_range(source, rewind, position, saved, marks)
         for batch in read_range(self._log, source, rewind, position):
             partition.uncover(partition.fold(batch, _say_nothing, skip_held=True), 0)
         partition.position = position

@@ -83,7 +83,9 @@ class PositionSaved(Value, frozen=True, kw_only=True):
     committed_offset: int
     fold_hash: str
     rules_json: str = ""
-    """The rule set in force at the rewind offset; empty: the one that is built in."""
+    """Of ``stepwell.policy-events`` the rule set in force at the rewind offset, empty: the one that is built in. Of
+    ``stepwell.episode-events`` the step rules in force there and at the first record of the oldest open attempt, as
+    `stepwell.engine.steps.in_force` writes them; empty: none."""
 
 
 class PolicySnapshot(Value, frozen=True, kw_only=True):

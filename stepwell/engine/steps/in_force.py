@@ -4,6 +4,7 @@ A set takes effect by a record (`RulesActivated`) in every partition, for the at
 """
 
 import json
+from collections.abc import Iterable
 from typing import Final
 
 from pydantic import ValidationError
@@ -49,36 +50,65 @@ def step_rules_of(event: Event) -> str:
 
 
 class RulesInForce:
-    """The step rules in force in one partition: now, and back to the first record that may have to be folded again.
+    """The step rules in force in one partition: now, and back to the offset from which a restart folds again.
+
+    Args:
+        text: those in force at ``start``.
+        start: where the fold begins.
 
     Attributes:
         now: for attempts that begin now.
     """
 
-    def __init__(self, saved: str = "", at: int = 0) -> None:
-        """From what `saved` gave (empty: nothing was ever in force), as of offset ``at``."""
-        entries = json.loads(saved) if saved else []
-        self._since: list[tuple[int, str]] = [(int(offset), str(text)) for offset, text in entries if offset < at]
-        self.now = self._since[-1][1] if self._since else ""
+    def __init__(self, text: str = "", start: int = 0) -> None:
+        self._since: list[tuple[int, str]] = [(start, text)]
+        self._never_any = not text
+        self.now = text
 
     def activate(self, offset: int, text: str) -> None:
         """A record at ``offset`` puts other rules into force, for what stands behind it."""
-        self._since.append((offset, text))
+        self._since.append((offset + 1, text))
+        self._never_any = self._never_any and not text
         self.now = text
 
-    def forget_below(self, offset: int) -> None:
-        """Nothing below ``offset`` will be folded again."""
+    def saved(self, rewind: int, open_attempts: Iterable[tuple[int, str]]) -> str:
+        """What a restart has to know, for the saved position; nothing below ``rewind`` is asked for afterwards.
+
+        Two places with the rules in force there: the first record of the oldest open attempt (another version of the
+        fold, to which its snapshot means nothing, begins there), and the rewind offset.
+
+        Args:
+            rewind: the rewind offset.
+            open_attempts: of each its first offset and its rules.
+
+        Returns:
+            JSON, ``[[offset, rules], [offset, rules]]``, null for rules equal to those before; empty where neither the
+            partition nor any open attempt ever had any.
+        """
         since = self._since
-        while len(since) > 1 and since[1][0] < offset:
+        while len(since) > 1 and since[1][0] <= rewind:
             del since[0]
-        if len(since) == 1 and not since[0][1] and since[0][0] < offset:
-            since.clear()
+        if self._never_any:
+            return ""
+        text = since[0][1]
+        found = list(open_attempts)
+        if not text and len(since) == 1 and not any(rules for _, rules in found):
+            self._never_any = True
+            return ""
+        oldest, rules = min([*found, (rewind, text)])
+        return json.dumps([[oldest, rules], [rewind, None if text == rules else text]], ensure_ascii=False)
 
-    @property
-    def changed(self) -> bool:
-        """Whether more than one set is remembered."""
-        return len(self._since) > 1
 
-    def saved(self) -> str:
-        """All of it as JSON, for the saved position: ``[[offset, rules], ...]``; empty: there never were any."""
-        return json.dumps(self._since, ensure_ascii=False) if self._since else ""
+def rules_at(saved: str, start: int) -> tuple[int, RulesInForce]:
+    """From where to fold again so that ``start`` is covered and the rules in force are known; and those rules.
+
+    Args:
+        saved: what `RulesInForce.saved` gave.
+        start: the rewind offset, or the first record of an open attempt.
+    """
+    if not saved:
+        return start, RulesInForce("", start)
+    (oldest, rules), (rewind, text) = json.loads(saved)
+    if start >= rewind:
+        return start, RulesInForce(rules if text is None else text, start)
+    return oldest, RulesInForce(rules, oldest)

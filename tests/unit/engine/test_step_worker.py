@@ -19,7 +19,7 @@ from stepwell.engine.replay import fold_history
 from stepwell.engine.ruleset import RuleSet
 from stepwell.engine.state import AttemptState
 from stepwell.engine.steps import kernels
-from stepwell.engine.steps.in_force import RulesInForce
+from stepwell.engine.steps.in_force import RulesInForce, rules_at
 from stepwell.engine.steps.program import program_of
 from stepwell.engine.verdict import verdict_of
 from stepwell.events.ids import derived_event_id
@@ -35,7 +35,7 @@ from stepwell.events.topics import EPISODE_EVENTS, EPISODE_SNAPSHOTS, POLICY_EVE
 from stepwell.exceptions import LogUnavailableError, TransactionAbortedError
 from tests.unit.engine.episodes import Facts
 from tests.unit.engine.running import CODEC, Flaky, Notes, drain, read, send
-from tests.unit.engine.test_engine_worker import _loops, engine, letters, partitions, states, verdicts
+from tests.unit.engine.test_engine_worker import _loops, engine, letters, states, verdicts
 
 PARTITIONS = range(4)
 
@@ -170,12 +170,11 @@ def test_rules_that_no_open_attempt_began_under_are_forgotten(log: MemoryLog) ->
         facts = Facts(f"ep-{version}")
         send(log, *(facts.whole(1) if version != 2 else facts.begun(1)))
         drain(loop)
-    (holding,) = [p for p in partitions(loop) if p.covers]
+    last = {saved.partition: saved.rules_json for saved in positions(log)}
+    (holding,) = [partition for partition, text in last.items() if "v_2" in text]
     # The attempt of version 2 is open: another version of the fold would begin at its first record.
-    assert [f"v_{n}" in holding.rules.saved() for n in range(1, 5)] == [False, True, True, True]
-    others = [p for p in partitions(loop) if p is not holding and p.position > 0]
-    for partition in others:
-        assert partition.rules.saved().count("rule_set") <= 2
+    assert [f"v_{n}" in last[holding] for n in range(1, 5)] == [False, True, False, True]
+    assert {text.count("rule_set") for partition, text in last.items() if partition != holding} == {1}
 
 
 def test_another_version_of_the_fold_judges_open_attempts_by_the_rules_of_their_first_record(
@@ -369,21 +368,40 @@ def test_a_sealed_episode_is_not_announced_again(log: MemoryLog) -> None:
 # --- what a partition remembers of activations --------------------------------------------------------------------
 
 
-def test_rules_in_force_are_saved_and_taken_up_from_any_offset() -> None:
+def test_rules_in_force_are_saved_and_taken_up_where_a_restart_begins() -> None:
     rules = RulesInForce()
-    assert (rules.now, rules.saved(), rules.changed) == ("", "", False)
+    assert (rules.now, rules.saved(0, [])) == ("", "")
+    rules.activate(10, "ten")
+    rules.activate(20, "twenty")
+    rules.activate(30, "thirty")
+    assert rules.now == "thirty"
+    # An attempt of before any rules is open, one of under "ten" as well, and everything up to 25 is covered.
+    saved = rules.saved(25, [(15, "ten"), (5, "")])
+    for start, begins, now in ((25, 25, "twenty"), (15, 5, ""), (5, 5, "")):
+        offset, restored = rules_at(saved, start)
+        assert (offset, restored.now) == (begins, now)
+    # The next owner sees the activation at 30 again, and says the same.
+    _, restored = rules_at(saved, 25)
+    restored.activate(30, "thirty")
+    assert restored.saved(25, [(15, "ten"), (5, "")]) == saved
+    assert restored.saved(31, [(15, "ten")]) == rules.saved(31, [(15, "ten")])
+    assert rules_at(restored.saved(31, []), 31)[1].now == "thirty"
+    assert rules_at(restored.saved(31, [(31, "thirty")]), 31)[1].now == "thirty"
+
+
+def test_what_is_saved_of_rules_does_not_grow_with_activations() -> None:
+    rules = RulesInForce()
+    for offset in range(0, 1000, 2):
+        rules.activate(offset, f"set {offset}" * 100)
+        assert len(rules.saved(offset, [(1, "set 0" * 100)])) < 3000
+
+
+def test_after_the_last_rules_nothing_is_saved() -> None:
+    rules = RulesInForce()
     rules.activate(10, "ten")
     rules.activate(20, "")
+    assert rules.saved(15, []) != ""
+    assert rules.saved(25, [(12, "ten")]) != ""
+    assert rules.saved(25, [(22, "")]) == ""
     rules.activate(30, "thirty")
-    saved = rules.saved()
-    for at, now in ((0, ""), (10, ""), (11, "ten"), (20, "ten"), (21, ""), (31, "thirty")):
-        assert RulesInForce(saved, at).now == now
-    rules.forget_below(11)
-    assert [RulesInForce(rules.saved(), at).now for at in (11, 20, 21, 31)] == ["ten", "ten", "", "thirty"]
-    rules.forget_below(25)
-    assert [RulesInForce(rules.saved(), at).now for at in (25, 31)] == ["", "thirty"]
-    rules.forget_below(31)
-    assert (rules.now, rules.changed) == ("thirty", False)
-    rules.activate(40, "")
-    rules.forget_below(41)
-    assert rules.saved() == ""
+    assert rules_at(rules.saved(40, [(22, "")]), 22)[1].now == ""
