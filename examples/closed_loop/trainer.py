@@ -81,8 +81,8 @@ def first_checkpoint(policy: str) -> str:
 
 
 def first_seed(repeat: int) -> int:
-    """Seeds of a repeat's demonstrations lie from here on: a hundred million for each, none an evaluation's."""
-    return 100_000_000 * repeat
+    """Seeds of a repeat's demonstrations lie from here on: ten million for each, none an evaluation's."""
+    return 1_000_000_000 + 10_000_000 * repeat
 
 
 def first_demonstrations(repeat: int, scenes: Sequence[str], number: int) -> list[Wanted]:
