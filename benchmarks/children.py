@@ -23,7 +23,7 @@ from stepwell.engine.state import EpisodeState, Position
 from stepwell.engine.timers import Timeouts
 from stepwell.events.codec import Codec
 from stepwell.events.model import VerdictIssued
-from stepwell.events.topics import EPISODE_EVENTS, POLICY_EVENTS
+from stepwell.events.topics import EPISODE_EVENTS, POLICY_EVENTS, WRITTEN_BY_ENGINE
 from stepwell.structured_logging import configure_logging
 
 BATCH = 10_000
@@ -133,8 +133,8 @@ def engine(log: str) -> dict[str, Any]:
             opened, codec=codec, markers=markers, timeouts=Timeouts(), worker_id="stepwell-engine-0", report=report
         )
         loop = ExactlyOnceLoop(
-            opened, group=GROUP, worker_id="stepwell-engine-0", topics=TOPICS, restore=_stamping(restore, seen),
-            clock=SystemClock(stop), report=report,
+            opened, group=GROUP, worker_id="stepwell-engine-0", topics=TOPICS, writes=WRITTEN_BY_ENGINE,
+            restore=_stamping(restore, seen), clock=SystemClock(stop), report=report,
         )  # fmt: skip
         tune_garbage_collection()
         loop.run(stop)

@@ -91,7 +91,9 @@ def _comparison(results: Results, name: str) -> str:
         return f"{results.median(name, 'times_without'):.2f} x the time without rules"
     other = COMPARED.get(name)
     share = results.ratio(name, other) if other else None
-    return f"{share:.0%} of {other}" if share else ""
+    if not share:
+        return ""
+    return f"{share:.1f} x {other}" if share > 2 else f"{share:.0%} of {other}"
 
 
 def _print_triggers(console: Console, name: str, runs: list[dict[str, Any]]) -> None:
