@@ -307,6 +307,9 @@ def test_streams_and_samples_are_what_a_plain_recount_gives(items: list[Any]) ->
                 for key, stream in state.rules[judge.rule.name].streams.items():
                     found = recount(state, judge.reading, key, stream.since, NEVER)
                     assert (stream.tally.failures, stream.tally.episodes) == found
+                    if stream.base is not None:
+                        found = recount(state, judge.reading, stream.base, stream.base_since, NEVER)
+                        assert (stream.old.failures, stream.old.episodes) == found
                     assert [item.rank for item in stream.recent] == sorted(item.rank for item in stream.recent)
                     named = {item.rank for item in stream.recent if item.rank >= stream.since}
                     assert len(named) == stream.tally.failures

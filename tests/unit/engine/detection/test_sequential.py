@@ -227,6 +227,8 @@ def test_after_an_answer_both_sides_start_anew() -> None:
     assert story.tell(answer(request.trigger_id, "rejected"), *runs("new", "f" * 30, "again")) == []  # type: ignore[arg-type]
     streams = {key.checkpoint: stream for key, stream in story.state.rules["worse"].streams.items()}
     assert (streams["new"].tally.episodes, streams["new"].old.episodes) == (28, 0)
+    assert story.tell(failed("old3", checkpoint="old", revision=1)) == []  # of before: it is in no count of now
+    assert (streams["new"].old.failures, streams["new"].old.episodes) == (0, 0)
     story.tell(*runs("next", "s"))  # type: ignore[arg-type]
     streams = {key.checkpoint: stream for key, stream in story.state.rules["worse"].streams.items()}
     assert (streams["next"].old.failures, streams["next"].old.episodes) == (37, 37)
