@@ -6,8 +6,9 @@ from stepwell.engine.ports import MessageLog, RecordBatch, TopicPartition, Water
 from stepwell.exceptions import LogUnavailableError
 
 BATCH_RECORDS = 10_000
-POLL_TIMEOUT_S = 1.0
-SILENT_POLLS_MAX = 30
+POLL_TIMEOUT_S = 0.1
+"""Short, because a poll that passes nothing but marks of transactions at the end lasts the whole of it."""
+SILENT_POLLS_MAX = 300
 """Polls in a row that may give nothing although there is something to read, before the log counts as away."""
 
 

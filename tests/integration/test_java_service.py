@@ -1,9 +1,13 @@
 """The training service in Java, built by Maven: it knows the published schemas and nothing else of Stepwell."""
 
 import json
+import os
 import shutil
 import subprocess
+import sys
+import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,9 +21,9 @@ from stepwell.adapters.retrain_history import read_requests
 from stepwell.engine.publish import outgoing
 from stepwell.events.codec import Codec
 from stepwell.events.ids import event_id_text
-from stepwell.events.model import RetrainAnswered
+from stepwell.events.model import RetrainAnswered, RetrainRequested, VerdictIssued
 from stepwell.events.topics import RETRAIN_RESULTS, TOPICS
-from tests.integration.projections.facts import retrain, withdrawn
+from tests.integration.projections.facts import publish, retrain, verdict, withdrawn
 from tests.unit.adapters.subscriptions import append, send
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -32,7 +36,23 @@ CODEC = Codec()
 
 
 @pytest.fixture(scope="module")
-def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+def detector(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator["subprocess.Popen[bytes]"]:
+    """A real one, in a process of its own; it comes up while Maven builds."""
+    log = KafkaLog(kafka_bootstrap)
+    log.admin().create(TOPICS)
+    log.close()
+    settings = {"STEPWELL_LOG": f"kafka://{kafka_bootstrap}", "STEPWELL_HOME": str(tmp_path_factory.mktemp("home"))}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stepwell", "detector", "--no-telemetry", "--slot", uuid.uuid4().hex[:8]],
+        env=os.environ | settings, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    yield process
+    process.terminate()
+    process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def class_path(detector: "subprocess.Popen[bytes]", tmp_path_factory: pytest.TempPathFactory) -> str:
     """The built service. Without the network where Maven has everything already, as after `make parts`."""
     directory = tmp_path_factory.mktemp("java")
     shutil.copytree(PROJECT / "src", directory / "src")
@@ -60,48 +80,105 @@ def run_service(class_path: str, *arguments: str) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
+def failures(policy: str, numbers: range) -> list[VerdictIssued]:
+    return [
+        verdict(
+            f"ep-{policy}-{n}",
+            policy=policy,
+            outcome="failure",
+            failure_type="task_not_completed",
+            fault="policy",
+            seed=n,
+        )
+        for n in numbers
+    ]
+
+
+def wait_for_request(watch: RequestWatch, policy: str) -> RetrainRequested:
+    """The policy's open request, once there is one."""
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    while True:
+        watch.refresh()
+        for found in watch.open_requests():
+            if found.policy == policy:
+                request = CODEC.decode(found.value, found.headers)
+                assert isinstance(request, RetrainRequested)
+                return request
+        assert time.monotonic() < deadline, "no request"
+        time.sleep(0.2)
+
+
 def test_a_service_in_java_reads_a_request_and_its_answer_closes_the_trigger(
-    class_path: str, kafka_bootstrap: str
+    class_path: str, kafka_bootstrap: str, detector: "subprocess.Popen[bytes]"
 ) -> None:
     log = KafkaLog(kafka_bootstrap)
     log.admin().create(TOPICS)
     name = uuid.uuid4().hex[:8]
-    policy, trigger = f"grüße-{name}", f"tr-{name}"  # beyond ASCII: key and murmur2 go by UTF-8
-    asked = msgspec.structs.replace(retrain(trigger), policy=policy, detail="5 of 5 failed", weights_formula="w = 1")
-    broken = outgoing(CODEC, asked)
-    send(
-        log,
-        broken._replace(value=(broken.value or b"")[:-3]),
-        broken._replace(value=None),
-        broken._replace(headers=tuple(pair for pair in broken.headers if pair[0] != "stepwell-schema")),
-    )
-    append(log, msgspec.structs.replace(withdrawn(f"{trigger}-x"), policy=policy), partition=None)
-    append(log, asked, asked, partition=None)  # published twice: worked on once
+    watch = RequestWatch(log, CODEC, with_open=True)
+    policy = f"grüße-{name}"  # beyond ASCII: key and murmur2 go by UTF-8
+    publish(log, failures(policy, range(5)))
+    asked = wait_for_request(watch, policy)
+    leave_what_must_be_passed_over(log, asked)
 
     arguments = ["--bootstrap", kafka_bootstrap, "--schemas", str(SCHEMAS), "--group", f"java-{name}"]
     done = run_service(class_path, *arguments, "--policy", policy, "--limit", "1")
     assert done.returncode == 0, done.stderr
-    refused = [line for line in done.stderr.splitlines() if "passed over" in line]
-    assert len(refused) >= 3, "torn, without a value, without a fingerprint; other tests may have left more"
 
-    (line,) = done.stdout.splitlines()
+    watch.refresh()
+    assert watch.closed(asked.trigger_id, policy) == "answered done"
+    # The rule's cool-down takes in ten more; an open trigger would take in all. So another one says: it was closed.
+    publish(log, failures(policy, range(5, 20)))
+    again = wait_for_request(watch, policy)
+    assert detector.poll() is None, "the detector ended"
+    first, second = [entry for entry in read_requests(log, CODEC) if entry.request.policy == policy]
+    assert second.trigger_id == again.trigger_id
+    assert (first.trigger_id, first.state, second.state) == (asked.trigger_id, "done", "open")
+    check_what_was_shown(done.stdout, asked)
+    accepted, closing = first.answers
+    assert (accepted.status, closing.status) == ("accepted", "done")
+    assert closing.new_checkpoint == f"{policy}-{asked.trigger_id[-4:]}"
+    assert (closing.producer_id, closing.trace_id) == (f"java-{name}", asked.trace_id)
+    check_records(log, closing)
+    log.close()
+
+
+def leave_what_must_be_passed_over(log: KafkaLog, asked: RetrainRequested) -> None:
+    """Torn, without a value, without a fingerprint; a withdrawal of something else; and the request once more."""
+    whole = outgoing(CODEC, asked)
+    send(
+        log,
+        whole._replace(value=(whole.value or b"")[:-3]),
+        whole._replace(value=None),
+        whole._replace(headers=tuple(pair for pair in whole.headers if pair[0] != "stepwell-schema")),
+    )
+    append(log, msgspec.structs.replace(withdrawn("tr-other"), policy=asked.policy), asked, partition=None)
+
+
+def check_what_was_shown(output: str, asked: RetrainRequested) -> None:
+    (line,) = output.splitlines()
     shown = json.loads(line)
     assert shown["event_id"] == event_id_text(asked.event_id)
     for field in ("trigger_id", "policy", "rule_version", "checkpoint", "detail", "weights_formula", "occurred_at"):
         assert shown[field] == getattr(asked, field)
+    assert len(shown["evidence"]) == 5
     assert shown["evidence"] == [msgspec.to_builtins(each) for each in asked.evidence]
-    assert shown["sampling_weights"] == [{"scene": "table", "perturbation": "none", "weight": 1.0}]
+    assert shown["sampling_weights"] == [msgspec.to_builtins(each) for each in asked.sampling_weights]
+    assert json.loads(shown["regression_spec_json"])["trigger_id"] == asked.trigger_id
 
-    (entry,) = [entry for entry in read_requests(log, CODEC) if entry.trigger_id == trigger]
-    assert entry.state == "done"
-    accepted, closing = entry.answers
-    assert (accepted.status, closing.status) == ("accepted", "done")
-    assert closing.new_checkpoint == f"{policy}-{trigger[-4:]}"
-    assert (closing.producer_id, closing.trace_id) == (f"java-{name}", asked.trace_id)
-    watch = RequestWatch(log, CODEC)
-    watch.refresh()
-    assert watch.closed(trigger, policy) == "answered done"
-    check_records(log, closing)
+
+def test_a_service_in_java_refuses_what_is_no_record(class_path: str, kafka_bootstrap: str) -> None:
+    log = KafkaLog(kafka_bootstrap)
+    log.admin().create(TOPICS)
+    name = uuid.uuid4().hex[:8]
+    asked = msgspec.structs.replace(retrain(f"tr-{name}"), policy=f"p-{name}")
+    leave_what_must_be_passed_over(log, asked)
+    arguments = ["--bootstrap", kafka_bootstrap, "--schemas", str(SCHEMAS), "--group", f"java-{name}"]
+    done = run_service(class_path, *arguments, "--policy", asked.policy, "--limit", "1")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "passed over" in line]
+    for why in ("cannot be decoded", "no frame", "the header says null"):
+        assert any(why in line for line in told), done.stderr
+    assert json.loads(done.stdout)["trigger_id"] == asked.trigger_id
     log.close()
 
 

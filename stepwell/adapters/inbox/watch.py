@@ -71,6 +71,8 @@ class RequestWatch:
                     for batch in read_range(self._log, source, start, mark.high):
                         self._read(batch)
                         self._positions[source] = batch.end
+                    # Where only marks of transactions lie before the end, no batch tells that they were passed.
+                    self._positions[source] = max(start, mark.high)
 
     def closed(self, trigger_id: str, policy: str) -> str | None:
         """How a request was closed, as far as it has been read: ``answered done``, ``withdrawn``; None: it is open."""

@@ -13,7 +13,7 @@ from stepwell.engine.detection.bearing import Key
 from stepwell.engine.detection.ledger import Ledger, Trigger
 from stepwell.engine.ports import MessageLog
 from stepwell.engine.publish import outgoing
-from stepwell.events.model import RetrainRequested, RetrainWithdrawn
+from stepwell.events.model import RetrainExpired, RetrainRequested, RetrainWithdrawn
 from stepwell.exceptions import ConfigurationError, FencedError, LogError, LogUnavailableError, NotFoundError
 from tests.integration.projections.facts import withdrawn
 from tests.unit.adapters.subscriptions import (
@@ -330,14 +330,20 @@ def test_a_long_history_of_closed_requests_is_passed_over_at_once(log: MessageLo
 
 
 def test_what_is_closed_while_it_waits_for_its_turn_is_passed_over(log: MessageLog) -> None:
-    append(log, *(request(f"t-{n}") for n in range(4)))
+    append(log, *(request(f"t-{n}") for n in range(5)))
+    expired = {name: getattr(withdrawn("t-3"), name) for name in withdrawn("t-3").__struct_fields__}
     with subscribed(log) as subscription:
         assert receive(subscription).event.trigger_id == "t-0"
         with subscribed(log, "another") as another:
             another.answer("t-1", "done")
             append(log, withdrawn("t-2"))
+            send(log, outgoing(CODEC, RetrainExpired(**expired), 0))
         subscription.handled()
-        assert take(subscription) == ["t-3"]
+        assert take(subscription) == ["t-4"]
+        passed = {each.trigger_id: each.reason for each in subscription._inbox.entries(["finished"])}
+    assert passed["t-1"] == "passed over: answered done"
+    assert passed["t-2"] == "passed over: withdrawn"
+    assert passed["t-3"] == "passed over: expired"
 
 
 def test_passing_over_does_not_make_what_is_worked_on_handled(log: MessageLog) -> None:
