@@ -155,6 +155,20 @@ class Copier(threading.Thread):
             consumer.seek(source, 0 if at is None else at)
 
 
+def test_a_worker_starts_on_a_node_that_has_never_had_a_group() -> None:
+    """Settling is then the first that asks for the group's coordinator, whose topic does not exist yet."""
+    with KafkaPart() as fresh:
+        log = KafkaLog(fresh.bootstrap)
+        target = _topic(log, "out")
+        producer = log.transactional_producer("first", Touches((target,), "nobody-yet"))
+        producer.hold()
+        producer.begin()
+        producer.send([OutgoingRecord(target, b"k", b"1")])
+        producer.commit()
+        producer.close()
+        assert _read_all(log, target) == {b"k": [b"1"]}
+
+
 def test_a_killed_node_loses_and_doubles_nothing(node: KafkaPart, log: KafkaLog) -> None:
     source, target = _topic(log, "in"), _topic(log, "out")
     copier = Copier(log, source, target)

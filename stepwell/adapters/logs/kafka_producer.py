@@ -333,14 +333,14 @@ class KafkaTransactionalProducer:
                 if inner.retriable() and not inner.fatal() and time.monotonic() < deadline:
                     continue
                 raise to_log_error(error, f"taking over the transactional id {self.transactional_id}") from error
-        if self._touches is not None:
+        if self._touches is not None and self._touches.topics:
             self._settle(sender, self._touches)
         self._sender = sender
         return sender
 
     def _settle(self, sender: _Sender, touches: Touches) -> None:
         doing = f"settling what {self.transactional_id} may have left open"
-        metadata = group_metadata(self._bootstrap, self._options, touches.group)
+        metadata = group_metadata(self._bootstrap, self._options, touches)
         try:
             self._within(lambda: settle(sender.driver, touches, metadata), doing)
         except KafkaException as error:

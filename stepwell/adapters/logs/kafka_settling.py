@@ -15,7 +15,8 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as DriverPartition
 
-from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, base_options, make_client
+from stepwell.adapters.logs.kafka_client import CALL_TIMEOUT_S, base_options, make_client, patiently
+from stepwell.adapters.logs.kafka_errors import to_log_error
 from stepwell.engine.ports import Touches
 
 __all__ = ["group_metadata", "settle"]
@@ -25,14 +26,33 @@ _FLUSH_S = 10.0
 _log = structlog.get_logger(__name__)
 
 
-def group_metadata(bootstrap: str, options: Any, group: str) -> object:
-    """What a transaction names a group by, without being a member: enough for positions that are never committed."""
-    settings = {**base_options(bootstrap, options, None), "group.id": group, "enable.auto.commit": False}
+def group_metadata(bootstrap: str, options: Any, touches: Touches) -> object:
+    """What a transaction names a group by, without being a member: enough for positions that are never committed.
+
+    Raises:
+        LogError: the group's coordinator cannot be asked.
+    """
+    settings = {
+        **base_options(bootstrap, options, None),
+        "group.id": touches.group,
+        "enable.auto.commit": False,
+        "isolation.level": "read_uncommitted",  # what is left open must not hold this up
+    }
     client = make_client(Consumer, settings)
     try:
+        # A group's first use makes the broker make its topic of positions. A producer that asks meanwhile may wait for
+        # ever (librdkafka issues 5456 and 5511); a consumer asks again.
+        patiently(lambda: _find_coordinator(client, touches), CALL_TIMEOUT_S)
         return client.consumer_group_metadata()
     finally:
         client.close()
+
+
+def _find_coordinator(client: Consumer, touches: Touches) -> None:
+    try:
+        client.committed([DriverPartition(touches.topics[0], 0)], CALL_TIMEOUT_S)
+    except KafkaException as error:
+        raise to_log_error(error, f"looking for the coordinator of group {touches.group}") from error
 
 
 def settle(driver: Producer, touches: Touches, metadata: object) -> None:
