@@ -235,7 +235,8 @@ def _conclusions(result: "BeforeAfter") -> list[str]:
         )
     n = total.again_scored + pairs.n
     opened = f"and opened {', '.join(result.recurrences)}" if result.recurrences else "and has opened no trigger"
-    lines.append(f"{result.failure_type} came {total.same_failure} times again with {result.checkpoint} {opened}")
+    times = counted(total.same_failure, "time")
+    lines.append(f"{result.failure_type} came {times} again with {result.checkpoint} {opened}")
     if result.unfinished:
         lines.append(f"{counted(result.unfinished, 'episode')} not ended yet")
     elif total.missing:
