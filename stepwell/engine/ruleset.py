@@ -30,6 +30,12 @@ STEPS_MAX = 1024
 RULES_MAX = 64
 ELEMENTS_MAX = 1024
 """Elements of one signal at most; of more nothing is read."""
+VERSION_MAX = 1_000_000
+"""A version goes up only: a slip of the keyboard must not leave a name without a next one."""
+SPAN_MAX_S = 366 * 86400.0
+RATE_MIN = 1e-9
+"""Rates and levels below it are slips, and their reciprocals and powers are no numbers to reckon with."""
+RUN_LENGTH_MAX = 1e15
 
 
 def _elements(signal: str) -> str:
@@ -61,8 +67,9 @@ Signal = Annotated[str, Field(pattern=SIGNAL_PATTERN, max_length=120), AfterVali
 Scalar = Annotated[Signal, AfterValidator(_one_element)]
 """A signal of one number."""
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
-Level = Annotated[float, Field(gt=0.0, le=0.5)]
+Rate = Annotated[float, Field(ge=RATE_MIN, lt=1.0, allow_inf_nan=False)]
+Level = Annotated[float, Field(ge=RATE_MIN, le=0.5, allow_inf_nan=False)]
+Version = Annotated[int, Field(ge=1, le=VERSION_MAX)]
 Part = Literal["scene", "task", "perturbation"]
 
 
@@ -223,8 +230,8 @@ class SequenceRule(_StepRule):
     first: Condition
     then: Condition
     within_steps: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    within_sim_s: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
-    within_wall_s: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
+    within_sim_s: Annotated[float, Field(gt=0.0, le=SPAN_MAX_S, allow_inf_nan=False)] | None = None
+    within_wall_s: Annotated[float, Field(gt=0.0, le=SPAN_MAX_S, allow_inf_nan=False)] | None = None
 
     @model_validator(mode="after")
     def _one_clock(self) -> Self:
@@ -269,14 +276,16 @@ class Counted(_Strict):
 
 class _VerdictRule(_Strict):
     name: Name
-    version: Annotated[int, Field(ge=1)] = Field(1, description="stands in trigger ids; raise it with every change")
+    version: Version = Field(1, description="stands in trigger ids; raise it with every change")
     per: list[Part] = Field([], description="judged for each policy, version and checkpoint, and for each of these")
     counts: Counted = Counted()
     cooldown_episodes: Annotated[int, Field(ge=0, le=100_000)] = Field(
         10, description="after an answer so many further episodes of its key are its aftermath and open nothing"
     )
-    cooldown_s: Annotated[float, Field(ge=0.0, le=366 * 86400.0)] = Field(0.0, description="and so many seconds")
-    expires_s: Annotated[float, Field(gt=0.0, le=3660 * 86400.0)] | None = Field(
+    cooldown_s: Annotated[float, Field(ge=0.0, le=SPAN_MAX_S, allow_inf_nan=False)] = Field(
+        0.0, description="and so many seconds"
+    )
+    expires_s: Annotated[float, Field(gt=0.0, le=10 * SPAN_MAX_S, allow_inf_nan=False)] | None = Field(
         None, description="a request that nobody has closed for so long expires"
     )
 
@@ -294,7 +303,7 @@ class RunPromise(_Strict):
     """
 
     baseline_rate: Rate
-    average_run_length: Annotated[float, Field(ge=1.0)]
+    average_run_length: Annotated[float, Field(ge=1.0, le=RUN_LENGTH_MAX, allow_inf_nan=False)]
 
 
 class InARowRule(_VerdictRule):
@@ -310,8 +319,8 @@ class WindowRateRule(_VerdictRule):
 
     kind: Literal["window_rate"]
     window: Annotated[int, Field(ge=2, le=WINDOW_MAX)]
-    minimum: Annotated[int, Field(ge=2)]
-    limit: Annotated[float, Field(gt=0.0, lt=1.0, description="fires above this share")]
+    minimum: Annotated[int, Field(ge=2, le=WINDOW_MAX)]
+    limit: Rate = Field(description="fires above this share")
     promise: RunPromise
 
     @model_validator(mode="after")
@@ -353,8 +362,8 @@ class RuleSet(_Strict):
     """A whole rule set."""
 
     rule_set: Name
-    version: Annotated[int, Field(ge=1)] = 1
-    wait_s: Annotated[float, Field(ge=0.0, le=30 * 86400.0)] = Field(
+    version: Version = 1
+    wait_s: Annotated[float, Field(ge=0.0, le=30 * 86400.0, allow_inf_nan=False)] = Field(
         3600.0,
         description="rules that go by the order of requests wait so long for a slower episode requested earlier",
     )

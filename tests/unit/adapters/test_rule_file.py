@@ -198,7 +198,10 @@ WINDOW = "kind: window_rate, name: w, promise: {baseline_rate: 0.1, average_run_
         (step("kind: limit, name: n, signal: reward, above: true"), 3, "input should be a valid number; found True"),
         (step("kind: saturated, name: n, low: 1, high: -1"), 3, "low must be less than high"),
         (step("kind: saturated, name: n, tolerance: 1"), 3, "tolerance leaves no value between the bounds"),
-        (verdict("kind: rate, name: w, limit: 0"), 3, "verdicts[0].limit: input should be greater than 0; found 0"),
+        (
+            verdict("kind: rate, name: w, limit: 0"),
+            3, "verdicts[0].limit: input should be greater than or equal to 0.000000001; found 0",
+        ),
         (verdict("kind: rate, name: w, limit: 0.2, level: 0.6"), 3, "less than or equal to 0.5; found 0.6"),
         # sequences
         (
