@@ -421,7 +421,11 @@ class KafkaConsumer:
         try:
             found = self._driver.get_watermark_offsets(DriverPartition(*source), CALL_TIMEOUT_S)
         except KafkaException as error:
-            raise to_log_error(error, f"asking for the range of {source.topic}/{source.partition}") from error
+            doing = f"asking for the range of {source.topic}/{source.partition}"
+            if kafka_error(error).code() == KafkaError._UNKNOWN_PARTITION:
+                # A broker that is just coming back may tell of a topic without its partitions.
+                raise LogUnavailableError(f"Kafka: {doing}: the partition is not there (now).") from error
+            raise to_log_error(error, doing) from error
         if found is None:  # the driver's way of saying that the time ran out
             raise LogUnavailableError(f"Kafka did not tell the range of {source.topic}/{source.partition} in time.")
         return Watermarks(*found)

@@ -179,7 +179,7 @@ class KafkaTransactionalProducer:
 
     Whenever the id is taken over, what it may have left open is settled (see `kafka_settling`). And a commit counts
     only where no connection broke meanwhile: a coordinator that restarts just then may call the transaction committed
-    without telling its partitions. So `commit`, or the next `begin`, then raises `LogUnavailableError`.
+    without telling its partitions. So `commit`, or the next `begin`, then raises `TransactionAbortedError`.
     """
 
     def __init__(
@@ -310,12 +310,19 @@ class KafkaTransactionalProducer:
         return self._sender or self._start()
 
     def _check_connections(self, doing: str) -> None:
-        """See the class: after a commit in doubt the id must be taken over anew, which settles it either way."""
-        if self._quiet_since in (None, self._availability.lost_connections):
+        """See the class: after a commit in doubt the id must be taken over anew, which settles it either way.
+
+        But only by a current member: a worker that was frozen for long loses its connections, and its place, too.
+        """
+        if self._membership is None or self._quiet_since in {None, self._availability.lost_connections}:
             return
         self._quiet_since = None
+        self._expired = FencedError(
+            f"Kafka: {doing} ({self.transactional_id}): connections broke, and this worker is no member of its group "
+            "any more."
+        )
         self._drop()
-        raise LogUnavailableError(
+        raise TransactionAbortedError(
             f"Kafka: {doing} ({self.transactional_id}): a connection broke during the last transaction or since; "
             "whether all of it is committed is settled by taking the id over."
         )
