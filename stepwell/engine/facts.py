@@ -33,6 +33,7 @@ class RequestFact(msgspec.Struct, array_like=True, frozen=True, tag="request"):
     repetition: int
     cell: str
     max_steps: int
+    purpose: str
 
 
 class ClaimFact(msgspec.Struct, array_like=True, frozen=True, tag="claim"):
@@ -151,6 +152,7 @@ def _request(event: model.Request) -> RequestFact:
         repetition=event.repetition,
         cell=event.cell,
         max_steps=event.max_steps,
+        purpose=event.purpose,
     )
 
 

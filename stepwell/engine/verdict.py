@@ -14,7 +14,7 @@ from stepwell.engine.labels import assigned_type, labels_of, rule_set_of
 from stepwell.engine.state import AttemptState
 from stepwell.engine.version import FOLD_HASH
 from stepwell.events.ids import derived_event_id
-from stepwell.events.model import Fault, Metric, Outcome, Provenance, VerdictExpected, VerdictIssued
+from stepwell.events.model import EVALUATION, Fault, Metric, Outcome, Provenance, VerdictExpected, VerdictIssued
 from stepwell.events.taxonomy import OUTCOME_OF_FAULT, fault_of
 
 ENGINE_ID: Final = "engine"
@@ -80,6 +80,7 @@ def announcement(attempt: AttemptState) -> VerdictExpected | None:
         scene=request.scene,
         perturbation=request.perturbation,
         requested_at=request.occurred_at,
+        purpose=request.purpose,
     )
 
 
@@ -151,6 +152,7 @@ def _build(attempt: AttemptState) -> VerdictIssued:
         seed=request.seed if request else (ready.seed if ready else 0),
         repetition=request.repetition if request else 0,
         cell=request.cell if request else "",
+        purpose=request.purpose if request else EVALUATION,
         requested_at=request.occurred_at if request else None,
         started_at=started_at,
         ended_at=end.occurred_at,

@@ -38,6 +38,9 @@ artifact store, with a reference in the event."""
 MAX_ID_CHARACTERS = 200
 """The longest id in a head."""
 
+MAX_PURPOSE_CHARACTERS = 100
+"""The longest name of what an episode is run for."""
+
 MAX_AXES = 16
 """The most axes that a tensor may have."""
 
@@ -175,6 +178,13 @@ def _id(name: str, text: str, *, needed: bool = True) -> None:
         raise RefusalError("id", f"{name} {text!r} holds control or invisible characters")
 
 
+def _purpose(purpose: str) -> None:
+    _id("purpose", purpose)
+    if len(purpose) > MAX_PURPOSE_CHARACTERS:
+        most = MAX_PURPOSE_CHARACTERS
+        raise RefusalError("id", f"purpose has {len(purpose)} characters; at most {most} are allowed")
+
+
 def _at_least(name: str, number: int | None, minimum: int) -> None:
     if number is not None and number < minimum:
         raise RefusalError("range", f"{name} is {number}; the least is {minimum}")
@@ -206,6 +216,7 @@ def _request(event: model.Request) -> None:
     _at_least("repetition", event.repetition, 0)
     _at_least("max_steps", event.max_steps, 1)
     _id("policy", event.policy)
+    _purpose(event.purpose)
 
 
 def _ready(event: model.SimReady) -> None:
@@ -266,6 +277,7 @@ def _verdict(event: model.VerdictIssued) -> None:
     _at_least("n_steps", event.n_steps, 0)
     # Where the request was lost nobody knows the policy; the verdict is given all the same.
     _id("policy", event.policy, needed=False)
+    _purpose(event.purpose)
     if event.label_steps:
         if len(event.label_steps) != len(event.labels):
             raise RefusalError("range", f"{len(event.label_steps)} label_steps for {len(event.labels)} labels")
@@ -276,6 +288,7 @@ def _expected(event: model.VerdictExpected) -> None:
     _id("episode_id", event.episode_id)
     _id("policy", event.policy)
     _time_of("requested_at", event.requested_at)
+    _purpose(event.purpose)
 
 
 def _rules(event: model.RulesActivated) -> None:

@@ -1,6 +1,6 @@
 """What every event carries, and the few words that heads and verdicts share."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 import msgspec
 
@@ -8,6 +8,11 @@ Producer = Literal["sim", "agent", "host", "engine", "trainer", "operator"]
 Origin = Literal["live", "import"]
 Outcome = Literal["success", "failure", "error", "aborted"]
 Fault = Literal["policy", "simulator", "infrastructure", "operator"]
+
+EVALUATION: Final = "evaluation"
+"""What an episode is run for, where nothing else is said. Detection rules count such episodes alone."""
+REGRESSION: Final = "regression"
+"""An episode that is run to judge a retrained checkpoint, or the old one beside it."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -12,7 +12,7 @@ Two rules of thumb for readers:
 * a name that ends in ``_seq`` is a producer's own count (from 0, per episode, attempt and producer).
 """
 
-from stepwell.events.head import Event, Fault, Origin, Outcome, Producer
+from stepwell.events.head import EVALUATION, REGRESSION, Event, Fault, Origin, Outcome, Producer
 from stepwell.events.records import (
     Attribute,
     DeadLetter,
@@ -48,6 +48,8 @@ from stepwell.events.values import (
 )
 
 __all__ = [
+    "EVALUATION",
+    "REGRESSION",
     "ActionSent",
     "AgentStarted",
     "Attribute",
@@ -129,6 +131,8 @@ class Request(Event, frozen=True, kw_only=True):
     definition_json: str = ""
     """Scene, policy and perturbation as the task spec defines them (JSON), so that the episode can be run again from
     the log alone; empty where whoever asked gave none."""
+    purpose: str = EVALUATION
+    """What the episode is run for: ``evaluation``, or ``regression`` (to judge a retrained checkpoint)."""
 
 
 class EpisodeRequested(Request, frozen=True, kw_only=True):
@@ -386,6 +390,8 @@ class VerdictIssued(Event, frozen=True, kw_only=True):
     seed: int
     repetition: int
     cell: str
+    purpose: str = EVALUATION
+    """As the request had it; detection rules count ``evaluation`` alone."""
     requested_at: int | None = None
     started_at: int | None = None
     ended_at: int
@@ -424,6 +430,8 @@ class VerdictExpected(Event, frozen=True, kw_only=True):
     scene: str
     perturbation: str
     requested_at: int
+    purpose: str = EVALUATION
+    """As the request had it."""
 
 
 # --- commands -----------------------------------------------------------------------------------------------------

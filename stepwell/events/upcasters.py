@@ -21,18 +21,18 @@ def upcast_episode_failed_v1_v2(fields: Fields) -> Fields:
 
 
 def upcast_episode_requested_v1_v2(fields: Fields) -> Fields:
-    """Version 2 may carry the episode's definition; version 1 had none."""
-    return {**fields, "definition_json": ""}
+    """Version 2 may carry the episode's definition, and says what it is run for; version 1 had neither."""
+    return {**fields, "definition_json": "", "purpose": "evaluation"}
 
 
 def upcast_episode_retry_requested_v1_v2(fields: Fields) -> Fields:
     """As for the first request."""
-    return {**fields, "definition_json": ""}
+    return {**fields, "definition_json": "", "purpose": "evaluation"}
 
 
 def upcast_verdict_issued_v1_v2(fields: Fields) -> Fields:
-    """Version 2 says at which step each label was found; of version 1 nobody knows."""
-    return {**fields, "label_steps": []}
+    """Version 2 says at which step each label was found (of version 1 nobody knows), and what the episode is for."""
+    return {**fields, "label_steps": [], "purpose": "evaluation"}
 
 
 def upcast_failure_pattern_detected_v1_v2(fields: Fields) -> Fields:

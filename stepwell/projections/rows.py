@@ -110,7 +110,8 @@ def _requested(event: model.EpisodeRequested, source: Source) -> tuple[Row, ...]
     episode = (
         event.episode_id, event.run_id, event.task, event.policy, event.policy_version, event.checkpoint, event.scene,
         event.perturbation, event.seed, event.repetition, event.cell, event.max_steps, event.requested_by,
-        event.occurred_at, event.trace_id, _parsed(event.definition_json), source.partition, source.offset,
+        event.occurred_at, event.trace_id, _parsed(event.definition_json), event.purpose,
+        source.partition, source.offset,
     )  # fmt: skip
     return (
         Row("runs", (event.run_id, event.requested_by, event.occurred_at)),
@@ -151,9 +152,9 @@ def _verdict(event: model.VerdictIssued, _source: Source) -> tuple[Row, ...]:
     values = (
         event.episode_id, event.attempt, event.revision, event.event_id, event.run_id, event.trace_id,
         event.occurred_at, event.policy, event.policy_version, event.checkpoint, event.task, event.scene,
-        event.perturbation, event.seed, event.repetition, event.cell, event.requested_at, event.started_at,
-        event.ended_at, event.outcome, event.failure_type, event.fault, event.message, event.labels, event.label_steps,
-        event.autonomous, event.n_steps, event.total_reward, event.success_at_end, event.success_once,
+        event.perturbation, event.seed, event.repetition, event.cell, event.purpose, event.requested_at,
+        event.started_at, event.ended_at, event.outcome, event.failure_type, event.fault, event.message, event.labels,
+        event.label_steps, event.autonomous, event.n_steps, event.total_reward, event.success_at_end, event.success_once,
         _metrics(event.metrics), certificate.status, certificate.notes, _ranges(certificate.lost),
         _ranges(certificate.late), certificate.lost_count, certificate.late_count, certificate.duplicate_count,
         certificate.violation_count, certificate.nonfinite_count, provenance.partition, provenance.first_offset,
@@ -240,8 +241,8 @@ def _rules(event: model.RulesActivated, source: Source) -> tuple[Row, ...]:
 def _expected(event: model.VerdictExpected, source: Source) -> tuple[Row, ...]:
     values = (
         event.episode_id, event.event_id, event.run_id, event.policy, event.policy_version, event.checkpoint,
-        event.task, event.scene, event.perturbation, event.requested_at, source.timestamp, source.partition,
-        source.offset,
+        event.task, event.scene, event.perturbation, event.purpose, event.requested_at, source.timestamp,
+        source.partition, source.offset,
     )  # fmt: skip
     return (Row("expected_verdicts", values),)
 

@@ -102,7 +102,7 @@ KINDS: dict[str, Kind] = {
             "episodes",
             "episode_id:text run_id:text task:text policy:text policy_version:text checkpoint:text scene:text "
             "perturbation:text seed:long repetition:int cell:text max_steps:int requested_by:text requested_at:time "
-            "trace_id:text definition:json" + _PLACE,
+            "trace_id:text definition:json purpose:text" + _PLACE,
             "episode_id",
         ),
         _kind(
@@ -142,9 +142,9 @@ KINDS: dict[str, Kind] = {
             "verdicts",
             "episode_id:text attempt:int revision:int event_id:uuid run_id:text trace_id:text issued_at:time "
             "policy:text policy_version:text checkpoint:text task:text scene:text perturbation:text seed:long "
-            "repetition:int cell:text requested_at:time started_at:time ended_at:time outcome:text failure_type:text "
-            "fault:text message:text labels:texts label_steps:ints autonomous:bool n_steps:int total_reward:float "
-            "success_at_end:bool success_once:bool metrics:json completeness:text completeness_notes:texts lost:json "
+            "repetition:int cell:text purpose:text requested_at:time started_at:time ended_at:time outcome:text "
+            "failure_type:text fault:text message:text labels:texts label_steps:ints autonomous:bool n_steps:int "
+            "total_reward:float success_at_end:bool success_once:bool metrics:json completeness:text completeness_notes:texts lost:json "
             "late:json lost_count:long late_count:long duplicate_count:long violation_count:long nonfinite_count:long "
             "source_partition:int first_offset:long last_offset:long fold_hash:text rule_set:text "
             "schema_fingerprints:texts simulator:text simulator_version:text adapter_version:text "
@@ -188,7 +188,7 @@ KINDS: dict[str, Kind] = {
         _kind(
             "expected_verdicts",
             "episode_id:text event_id:uuid run_id:text policy:text policy_version:text checkpoint:text task:text "
-            "scene:text perturbation:text requested_at:time logged_at:time" + _PLACE,
+            "scene:text perturbation:text purpose:text requested_at:time logged_at:time" + _PLACE,
             "episode_id",
         ),
         _kind(

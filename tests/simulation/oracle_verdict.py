@@ -38,6 +38,7 @@ def content_of(attempt: "Attempt") -> dict[str, Any]:
         "checkpoint": named.get("checkpoint"),
         **{name: (request or {}).get(name, "") for name in ("task", "scene", "perturbation", "cell")},
         **{name: (request or {}).get(name, 0) for name in ("repetition",)},
+        "purpose": (request or {}).get("purpose", "evaluation"),
         "seed": (request or ready or {}).get("seed", 0),
         "requested_at": None if request is None else request["occurred_at"],
         "started_at": started_at,

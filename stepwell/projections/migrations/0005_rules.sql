@@ -7,6 +7,11 @@
 ALTER TABLE stepwell.verdicts ADD COLUMN label_steps integer[] NOT NULL DEFAULT '{}';
 COMMENT ON COLUMN stepwell.verdicts.label_steps IS 'For each of labels the step at which it was first found (count from 0); -1 where it is of no one step; empty where not told.';
 
+ALTER TABLE stepwell.verdicts ADD COLUMN purpose text NOT NULL DEFAULT 'evaluation';
+COMMENT ON COLUMN stepwell.verdicts.purpose IS 'What the episode was run for: evaluation, or regression (to judge a retrained checkpoint). Detection rules count evaluation alone.';
+
+ALTER TABLE stepwell.episodes ADD COLUMN purpose text NOT NULL DEFAULT 'evaluation';
+COMMENT ON COLUMN stepwell.episodes.purpose IS 'What the episode is run for: evaluation, or regression (to judge a retrained checkpoint).';
 ALTER TABLE stepwell.episodes ADD COLUMN definition jsonb;
 COMMENT ON COLUMN stepwell.episodes.definition IS 'Scene, policy and perturbation as the task spec defines them (JSON object; text that is no JSON stands as a JSON string); null where not told.';
 
@@ -15,7 +20,7 @@ SELECT DISTINCT ON (episode_id, attempt) * FROM stepwell.verdicts ORDER BY episo
 
 CREATE VIEW stepwell.labelled_steps AS
 SELECT v.episode_id, v.attempt, v.policy, v.policy_version, v.checkpoint, v.task, v.scene, v.perturbation, v.outcome,
-       found.label, nullif(found.step, -1) AS step
+       v.purpose, found.label, nullif(found.step, -1) AS step
 FROM stepwell.latest_verdicts v, unnest(v.labels, v.label_steps) AS found (label, step);
 COMMENT ON VIEW stepwell.labelled_steps IS 'What the step rules found: one row a label of an attempt''s last verdict, with the step at which it was first found; step is null where it is of no one step.';
 
@@ -198,6 +203,7 @@ CREATE TABLE stepwell.expected_verdicts (
     task text NOT NULL,
     scene text NOT NULL,
     perturbation text NOT NULL,
+    purpose text NOT NULL,
     requested_at timestamptz NOT NULL,
     logged_at timestamptz NOT NULL,
     source_partition integer NOT NULL,
@@ -214,6 +220,7 @@ COMMENT ON COLUMN stepwell.expected_verdicts.checkpoint IS 'Identifies the polic
 COMMENT ON COLUMN stepwell.expected_verdicts.task IS 'Simulator and task.';
 COMMENT ON COLUMN stepwell.expected_verdicts.scene IS 'Name of the scene.';
 COMMENT ON COLUMN stepwell.expected_verdicts.perturbation IS 'Name of the perturbation applied; none for the plain cell.';
+COMMENT ON COLUMN stepwell.expected_verdicts.purpose IS 'What the episode is run for: evaluation, or regression (to judge a retrained checkpoint).';
 COMMENT ON COLUMN stepwell.expected_verdicts.requested_at IS 'When it was asked for (UTC, producer''s clock).';
 COMMENT ON COLUMN stepwell.expected_verdicts.logged_at IS 'When the log took the expectation (UTC, log''s clock).';
 COMMENT ON COLUMN stepwell.expected_verdicts.source_partition IS 'Where it stands in stepwell.policy-events (partition number).';
@@ -225,8 +232,9 @@ SELECT e.policy, e.policy_version, e.checkpoint, e.run_id, e.episode_id, e.task,
        extract(epoch FROM f.as_of - least(e.logged_at, f.as_of))::double precision AS waiting_s, f.as_of
 FROM stepwell.expected_verdicts e
 LEFT JOIN stepwell.partition_freshness f ON f.topic = 'stepwell.policy-events' AND f.partition = e.source_partition
-WHERE NOT EXISTS (SELECT FROM stepwell.verdicts v WHERE v.episode_id = e.episode_id AND v.attempt = 1);
-COMMENT ON VIEW stepwell.awaited_verdicts IS 'First attempts whose verdict is still to come, as of the moment as_of: place in the policy''s order of requests (count from 1) and how long they have been waited for (s). Rules that go by that order wait for the first of them, up to their limit.';
+WHERE e.purpose = 'evaluation'
+  AND NOT EXISTS (SELECT FROM stepwell.verdicts v WHERE v.episode_id = e.episode_id AND v.attempt = 1);
+COMMENT ON VIEW stepwell.awaited_verdicts IS 'First attempts of evaluations whose verdict is still to come, as of the moment as_of: place in the policy''s order of requests (count from 1) and how long they have been waited for (s). Rules that go by that order wait for the first of them, up to their limit.';
 
 -- --- where rules failed ---
 

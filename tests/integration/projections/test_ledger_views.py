@@ -149,6 +149,23 @@ def test_each_rule_that_failed_on_a_record_is_seen(log: MessageLog, drain: Calla
     assert query("SELECT count(*) FROM stepwell.protocol_violations") == [(1,)]
 
 
+def test_what_an_episode_was_run_for_can_be_asked_for(
+    log: MessageLog, drain: Callable[..., None], query: Query
+) -> None:
+    for purpose in ("evaluation", "regression"):
+        about = {"purpose": purpose, "labels": ("slow",)}
+        told = [facts.requested(f"of-{purpose}", purpose=purpose), facts.verdict(f"of-{purpose}", **about)]
+        facts.publish(log, [*told, facts.expected(f"to-{purpose}", purpose=purpose)])
+    drain()
+    wanted = [("of-evaluation", "evaluation"), ("of-regression", "regression")]
+    for table in ("episodes", "verdicts", "labelled_steps"):
+        assert query(f"SELECT episode_id, purpose FROM stepwell.{table} ORDER BY 1") == wanted
+    assert query("SELECT episode_id, purpose FROM stepwell.expected_verdicts ORDER BY 1") == [
+        ("to-evaluation", "evaluation"), ("to-regression", "regression"),
+    ]  # fmt: skip
+    assert query("SELECT episode_id FROM stepwell.awaited_verdicts") == [("to-evaluation",)]
+
+
 def test_the_definition_of_an_episode_can_be_asked_for(
     log: MessageLog, drain: Callable[..., None], query: Query
 ) -> None:

@@ -321,6 +321,16 @@ def test_a_first_attempt_that_was_asked_for_is_announced_before_its_verdict(log:
     assert announced.event_id == derived_event_id("expected", "ep-1")
 
 
+def test_announcement_and_verdict_say_what_the_episode_is_run_for(log: MemoryLog) -> None:
+    for episode, purpose in (("ep-1", "evaluation"), ("ep-2", "regression")):
+        asked, *others = Facts(episode).whole(1)
+        send(log, msgspec.structs.replace(asked, purpose=purpose), *others)
+    drain(engine(log))
+    wanted = {"ep-1": "evaluation", "ep-2": "regression"}
+    assert {event.episode_id: event.purpose for event in expected(log)} == wanted
+    assert {verdict.episode_id: verdict.purpose for verdict in verdicts(log)} == wanted
+
+
 def test_an_attempt_that_nobody_asked_for_is_not_announced_until_the_request_comes(log: MemoryLog) -> None:
     facts = Facts("ep-1")
     asked, *others = facts.begun(1)

@@ -50,6 +50,7 @@ _BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "version": st.integers(1, LONG_MAX),
     "rule_set": ids,
     "rule": ids,
+    "purpose": ids,
     "occurred_at": st.integers(0, 4_000_000_000_000_000),
     "requested_at": st.integers(0, 4_000_000_000_000_000),
     "now": st.integers(0, 4_000_000_000_000_000),

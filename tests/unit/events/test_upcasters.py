@@ -62,9 +62,9 @@ def test_recorded_version_1_decodes_and_is_written_as_version_2() -> None:
 @pytest.mark.parametrize(
     ("name", "added"),
     [
-        ("episode.requested.v1.full", {"definition_json": ""}),
-        ("episode.retry_requested.v1.full", {"definition_json": ""}),
-        ("verdict.issued.v1.full", {"label_steps": ()}),
+        ("episode.requested.v1.full", {"definition_json": "", "purpose": "evaluation"}),
+        ("episode.retry_requested.v1.full", {"definition_json": "", "purpose": "evaluation"}),
+        ("verdict.issued.v1.full", {"label_steps": (), "purpose": "evaluation"}),
         ("failure.pattern_detected.v1.full", {"detail": ""}),
         (
             "retrain.requested.v1.full",
