@@ -144,11 +144,11 @@ KINDS: dict[str, Kind] = {
             "policy:text policy_version:text checkpoint:text task:text scene:text perturbation:text seed:long "
             "repetition:int cell:text purpose:text requested_at:time started_at:time ended_at:time outcome:text "
             "failure_type:text fault:text message:text labels:texts label_steps:ints autonomous:bool n_steps:int "
-            "total_reward:float success_at_end:bool success_once:bool metrics:json completeness:text completeness_notes:texts lost:json "
-            "late:json lost_count:long late_count:long duplicate_count:long violation_count:long nonfinite_count:long "
-            "source_partition:int first_offset:long last_offset:long fold_hash:text rule_set:text "
-            "schema_fingerprints:texts simulator:text simulator_version:text adapter_version:text "
-            "environment_digest:text reported_seed:long reported_checkpoint:text",
+            "total_reward:float success_at_end:bool success_once:bool metrics:json completeness:text "
+            "completeness_notes:texts lost:json late:json lost_count:long late_count:long duplicate_count:long "
+            "violation_count:long nonfinite_count:long source_partition:int first_offset:long last_offset:long "
+            "fold_hash:text rule_set:text schema_fingerprints:texts simulator:text simulator_version:text "
+            "adapter_version:text environment_digest:text reported_seed:long reported_checkpoint:text",
             "episode_id attempt revision",
         ),
         _kind("failure_patterns", _EVIDENCE.format(at="detected_at") + "promise:text", "trigger_id"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from stepwell.adapters.logs.reading import read_all, read_batches
 from stepwell.engine.ports import MessageLog
 from stepwell.events.codec import Codec
-from stepwell.events.model import VerdictIssued
+from stepwell.events.model import EVALUATION, VerdictIssued
 from stepwell.events.topics import POLICY_EVENTS
 from stepwell.exceptions import NotFoundError
 
@@ -21,7 +21,8 @@ class Wanted:
         policy: its name.
         version: its version.
         checkpoint: identifies its weights.
-        run_id: only episodes of this run.
+        run_id: only episodes of this run. Without it, regression runs are left out: they try again what failed, by
+            choice, with the old checkpoint as well.
         failure_type: which failures are looked into; all of the policy's own where None.
         label: only failures with this label.
     """
@@ -90,7 +91,7 @@ def _first_attempts(log: MessageLog, codec: Codec, wanted: Wanted) -> Iterator[V
         if (
             isinstance(event, VerdictIssued)
             and event.attempt == 1
-            and wanted.run_id in (None, event.run_id)
+            and (event.purpose == EVALUATION if wanted.run_id is None else event.run_id == wanted.run_id)
             and wanted.version in (None, event.policy_version)
             and wanted.checkpoint in (None, event.checkpoint)
         ):
@@ -105,7 +106,8 @@ def _nothing(log: MessageLog, wanted: Wanted) -> str:
         key.decode("utf-8", "replace") for key in keys if not key.startswith((b"tick/", b"rules/")) and key != b"rules"
     )
     if wanted.policy in names:
-        return f"the log has no verdict on a first attempt of policy {wanted.policy}{narrowed}"
+        left_out = "" if wanted.run_id else " in an evaluation (--run looks into one run, whatever it is for)"
+        return f"the log has no verdict on a first attempt of policy {wanted.policy}{narrowed}{left_out}"
     known = ", ".join(names[:NAMES_SHOWN_MAX]) + (", …" if len(names) > NAMES_SHOWN_MAX else "")
     there = f"it has some on {known}" if names else "it has none at all: nothing was judged yet (stepwell up)"
     return f"the log has no verdict on policy {wanted.policy}; {there}"

@@ -10,6 +10,7 @@ from stepwell.adapters.runs.definitions import definition_text
 from stepwell.adapters.runs.spec import PerturbationEntry, PolicyEntry, RunSpec, SceneEntry, TimeoutEntry, applies
 from stepwell.adapters.simulators import SimulatorSpec
 from stepwell.events.ids import episode_id_for
+from stepwell.events.model import EVALUATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class PlannedEpisode:
         max_steps: the step budget.
         timeouts: how long to wait for each component.
         definition: what its request says for whoever wants to run it again; see `Definition`.
+        purpose: what it is run for; no part of its id.
     """
 
     run_id: str
@@ -40,6 +42,7 @@ class PlannedEpisode:
     max_steps: int
     timeouts: TimeoutEntry
     definition: str
+    purpose: str = EVALUATION
 
 
 def plan(spec: RunSpec, run_id: str) -> list[PlannedEpisode]:
@@ -70,6 +73,7 @@ def plan_cell(
     timeouts: TimeoutEntry,
     seeds: Sequence[int],
     repetitions: int = 1,
+    purpose: str = EVALUATION,
 ) -> list[PlannedEpisode]:
     """One policy in one scene under one perturbation, with every seed."""
     # The definitions are part of the cell: an edited spec under an old run id asks for other episodes, it does not
@@ -94,6 +98,7 @@ def plan_cell(
             max_steps=max_steps,
             timeouts=timeouts,
             definition=definition,
+            purpose=purpose,
         )
         for seed in seeds
         for cell in [f"{place}|seed={seed}|definition={digest}"]

@@ -198,6 +198,7 @@ class AttemptRecorder:
             "max_steps": episode.max_steps,
             "requested_by": self._identity.user,
             "definition_json": episode.definition,
+            "purpose": episode.purpose,
         }
 
     def _tail(self) -> dict[str, int]:

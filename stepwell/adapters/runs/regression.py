@@ -26,7 +26,7 @@ from stepwell.adapters.runs.summary import counting_verdict
 from stepwell.adapters.yaml_lines import Document
 from stepwell.engine.ports import MessageLog
 from stepwell.events.codec import Codec
-from stepwell.events.model import EpisodeRequested, RetrainRequested
+from stepwell.events.model import REGRESSION, EpisodeRequested, RetrainRequested
 from stepwell.exceptions import NotFoundError, SpecError
 
 FRESH_FROM = 2**31
@@ -292,6 +292,7 @@ def _planned(run_id: str, definition: Definition, checkpoint: str | None, seeds:
         max_steps=definition.max_steps,
         timeouts=definition.timeouts,
         seeds=seeds,
+        purpose=REGRESSION,
     )
 
 

@@ -93,6 +93,18 @@ def test_only_the_checkpoint_that_was_judged_last_counts(log: MessageLog) -> Non
         episodes(checkpoint="c")
 
 
+def test_regression_runs_are_left_out_but_where_one_is_asked_for(log: MessageLog) -> None:
+    """They try the old checkpoint again where it failed, and would make it the one judged last."""
+    new = [issued(f"new-{i}", False, checkpoint="b", ended_at=20) for i in range(2)]
+    again = issued("again", True, checkpoint="a", ended_at=30, run_id="regress-t-b", purpose="regression")
+    send(log, *new, again)
+    assert [each.episode_id for each in read_sample(log, CODEC, Wanted("expert")).scored] == ["new-0", "new-1"]
+    sample = read_sample(log, CODEC, Wanted("expert", run_id="regress-t-b"))
+    assert [each.episode_id for each in sample.scored] == ["again"]
+    with pytest.raises(NotFoundError, match="policy expert, checkpoint a in an evaluation \\(--run looks into one run"):
+        read_sample(log, CODEC, Wanted("expert", checkpoint="a"))
+
+
 def test_an_unknown_policy_is_told_the_known_ones(log: MessageLog, command: Command) -> None:
     with pytest.raises(NotFoundError, match="no verdict on policy nobody; it has none at all"):
         command("explain", "nobody")

@@ -11,6 +11,7 @@ import pytest
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.policies import Chunk, PolicyDescription
 from stepwell.adapters.runs.before_after import BeforeAfter, before_and_after
+from stepwell.adapters.runs.definitions import read_episode_requests
 from stepwell.adapters.runs.plan import PlannedEpisode, plan
 from stepwell.adapters.runs.recorder import AttemptRecorder
 from stepwell.adapters.runs.regression import (
@@ -143,8 +144,16 @@ def test_the_seeds_that_failed_and_fresh_ones_run_with_the_definitions_of_the_lo
     assert len(regression.episodes) == 2 + 2 * 4 == len({e.episode_id for e in regression.episodes})
     old = first_run()[0]
     assert replace(cell.fresh[0].before, seed=1, run_id="", episode_id="", cell="") == replace(
-        old, run_id="", episode_id="", cell=""
+        old, run_id="", episode_id="", cell="", purpose="regression"
     )
+
+
+def test_its_requests_say_that_they_are_no_evaluation(log: MemoryLog, asked: RetrainRequested) -> None:
+    regression = plan_regression(log, CODEC, asked, "second")
+    for episode in regression.episodes:
+        ran(log, episode, success=True)
+    runs = {(event.run_id, event.purpose) for event in read_episode_requests(log, CODEC)}
+    assert runs == {("nightly", "evaluation"), (regression.run_id, "regression")}
 
 
 def test_a_plan_made_twice_is_the_same(log: MemoryLog, asked: RetrainRequested) -> None:
