@@ -9,6 +9,7 @@ What it shows, and what not: docs/closed-loop.md. Evaluation, detection, request
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -41,6 +42,8 @@ RUN_ID = "first"
 KNOWN_SCENES = ("outer-left", "inner-left")
 """Where the first checkpoint's demonstrations come from: this is the weakness."""
 FIRST_DEMONSTRATIONS = 20
+MARK = "made-by-closed-loop"
+"""A file of this name says that a folder is this example's own."""
 SETTLE_TIMEOUT_S = 900.0
 
 
@@ -62,13 +65,15 @@ class Options:
 def main() -> int:
     """Run the loop; 0 if it closed, whatever came of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--home", type=Path, default=ROOT / ".stepwell" / "closed-loop", help="made anew")
+    parser.add_argument(
+        "--home", type=Path, metavar="DIR", default=ROOT / ".stepwell" / "closed-loop", help="emptied, if made by this"
+    )
     parser.add_argument("--repeats", type=int, default=5, choices=range(1, 21))
     parser.add_argument("--seeds", type=int, default=10, choices=range(1, 11), help="per scene, in the evaluation")
     parser.add_argument("--scenes", nargs="+", help="evaluated in these scenes only; in all where left out")
     options = Options(**vars(parser.parse_args()))
-    shutil.rmtree(options.home, ignore_errors=True)
-    options.home.mkdir(parents=True)
+    options = dataclasses.replace(options, home=options.home.absolute())
+    make_home(options.home)
     os.environ |= {
         "STEPWELL_HOME": str(options.home), "STEPWELL_LOG": f"local:{options.home / 'log'}", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
@@ -84,6 +89,28 @@ def main() -> int:
     path.write_text(json.dumps(figures, indent=2) + "\n")
     say(f"done in {figures['seconds']} s; the figures: {path}")
     return 0
+
+
+def make_home(home: Path) -> None:
+    """An empty folder of this example's own; only what this made is ever deleted.
+
+    Raises:
+        SystemExit: there is something else.
+    """
+    if home.is_symlink() or (home.exists() and not home.is_dir()):
+        raise SystemExit(f"--home {home} is no folder; name a new one")
+    if home.exists() and any(home.iterdir()):
+        if not (home / MARK).is_file():
+            raise SystemExit(f"--home {home} is not empty and was not made by this (no file {MARK}); name a new folder")
+        for entry in home.iterdir():
+            if entry.name == MARK:
+                continue  # it stays, so that a deletion that was cut short can go on
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+    home.mkdir(parents=True, exist_ok=True)
+    (home / MARK).write_text("All in this folder is made, and deleted, by examples/closed_loop/run.py.\n")
 
 
 def tell_the_story(options: Options) -> dict[str, Any]:

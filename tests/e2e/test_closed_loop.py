@@ -53,3 +53,40 @@ def test_a_failure_becomes_a_request_a_checkpoint_and_a_tested_mend(tmp_path: Pa
     assert trained & evaluated  # the hard negatives were mined
     assert len(judged) == 10
     assert not judged & trained
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "final.tex").write_text("years")
+    refused = python("examples/closed_loop/run.py", "--home", str(tmp_path))
+    assert refused.returncode == 1
+    assert f"{tmp_path} is not empty and was not made by this" in refused.stdout
+    assert [(path.name, path.is_dir()) for path in tmp_path.rglob("*")] == [("thesis", True), ("final.tex", False)]
+
+
+def test_a_folder_of_its_own_is_emptied_and_stays_its_own(tmp_path: Path) -> None:
+    kept, own = tmp_path / "kept", tmp_path / "own"
+    kept.write_text("of someone else")
+    found = "import sys, pathlib; sys.path.insert(0, 'examples/closed_loop')"
+    make = f"{found}; from run import make_home; make_home(pathlib.Path(sys.argv[1]))"
+    assert python("-c", make, str(own)).returncode == 0
+    (mark,) = own.iterdir()
+    (own / "log").mkdir()
+    (own / "log" / "log.db").write_text("old")
+    (own / "link").symlink_to(kept)
+    assert python("-c", make, str(own)).returncode == 0
+    assert list(own.iterdir()) == [mark]
+    assert kept.exists()
+    assert python("-c", make, str(kept)).stdout == f"--home {kept} is no folder; name a new one\n"
+
+
+def python(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
