@@ -17,7 +17,7 @@ from stepwell.engine.detection.state import QUEUE_MAX, PolicyState
 
 def expect(state: PolicyState, episode: str) -> list[Entry]:
     """Note that an episode was asked for; who has their turn because of it (only where the queue runs over)."""
-    if episode in state.window or episode in state.forgotten or episode in state.queue:
+    if state.entry(episode) is not None or episode in state.forgotten or episode in state.queue:
         state.ignored += 1
         return []
     state.queue[episode] = None

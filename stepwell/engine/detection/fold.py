@@ -15,7 +15,7 @@ of mutes, passed turns) is settled before the record itself.
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from stepwell.engine.detection import admission
 from stepwell.engine.detection.bearing import WAITING, Entry, entry_of
@@ -23,8 +23,8 @@ from stepwell.engine.detection.in_a_row import InARowJudge
 from stepwell.engine.detection.in_order import InOrderJudge
 from stepwell.engine.detection.ledger import CLOSING_ANSWERS, Trigger
 from stepwell.engine.detection.sequential import RateJudge, ShiftJudge
-from stepwell.engine.detection.state import MUTES_MAX, PolicyState, RuleState, dump, load
-from stepwell.engine.detection.turn import AnyVerdictRule, Judge, Turn
+from stepwell.engine.detection.state import KEPT_MAX, MUTES_MAX, PolicyState, Row, RuleState, dump, load
+from stepwell.engine.detection.turn import AnyVerdictRule, Judge, Parked, TooMuchError, Turn
 from stepwell.engine.detection.window_rate import WindowRateJudge
 from stepwell.engine.ruleset import BUILT_IN, WINDOW_MAX, InARowRule, RateRule, RuleSet, WindowRateRule
 from stepwell.events.model import (
@@ -56,13 +56,6 @@ class RuleFailedError(Exception):
     def __init__(self, rule: str, error: Exception) -> None:
         super().__init__(f"rule {rule} raised {type(error).__name__}: {error}")
         self.rule = rule
-
-
-class Parked(NamedTuple):
-    """A rule that raised, and what it raised."""
-
-    rule: str
-    detail: str
 
 
 _OF_A_POLICY = (
@@ -122,19 +115,23 @@ class Detector:
             state.rules[name] = kept
         for trigger in state.ledger.live():
             trigger.orphaned |= self._changed(before, state, trigger.rule)
-        for entry in state.window.values():
+            if trigger.orphaned:
+                trigger.cooldown_left = trigger.cooldown_until = 0
+        state.ledger.changed()
+        for entry in state.entries():
             if entry.taken:
                 entry.taken = {
                     name: trigger for name, trigger in entry.taken.items() if not self._changed(before, state, name)
                 }
         state.parked.clear()
+        Turn(state, self.judges).let_go(list(state.kept))
 
     @staticmethod
     def _changed(before: dict[str, RuleState], state: PolicyState, rule: str) -> bool:
         return rule not in state.rules or state.rules[rule] is not before.get(rule)
 
-    def apply(self, state: PolicyState, event: Event, position: RecordedAt) -> list[Event]:
-        """Fold the policy's next event in place; what the detector has to publish because of it, in order.
+    def apply(self, state: PolicyState, event: Event, position: RecordedAt) -> list[Event | Parked]:
+        """Fold the policy's next event in place; what has to be published because of it, and who was parked, in order.
 
         Raises:
             RuleFailedError: a rule raised, and the state may be half changed.
@@ -163,7 +160,8 @@ class Detector:
 
     def deadline(self, state: PolicyState) -> int | None:
         """When time alone will change something (µs); None: never."""
-        due = [item.expires_at for item in state.ledger.live() if item.expires_at and item.standing]
+        expiry = state.ledger.next_expiry
+        due = [] if expiry is None else [expiry]
         if self._in_order and state.held:
             due.append(next(iter(state.held.values())) + self._wait_us)
         due += [until for until in state.mutes.values() if until]
@@ -174,11 +172,12 @@ class Detector:
     def _settle(self, turn: Turn) -> None:
         """Expiries, ends of mutes, ends of cool-downs, passed turns: whatever is due by now."""
         state, now = turn.state, turn.now
-        if state.ledger.live_ids:
+        expiry = state.ledger.next_expiry
+        if expiry is not None and expiry <= now:
             for trigger in state.ledger.standing():
                 if trigger.expires_at and trigger.expires_at <= now:
                     self._expire(turn, trigger)
-            state.ledger.settle(now)
+        state.ledger.settle(now)
         ended = [rule for rule, until in state.mutes.items() if until and until <= now]
         if ended:
             for rule in ended:
@@ -202,7 +201,7 @@ class Detector:
 
     def _verdict(self, turn: Turn, verdict: VerdictIssued, position: RecordedAt) -> None:
         state, episode = turn.state, verdict.episode_id
-        old = state.window.get(episode)
+        old = state.entry(episode)
         known = old.evidence.revision if old is not None else state.forgotten.get(episode)
         # A retry is the episode again: only first attempts have a place.
         if verdict.attempt != 1 or (known is not None and verdict.revision <= known):
@@ -220,10 +219,10 @@ class Detector:
             state.forgotten[episode] = verdict.revision
             self._ask(turn, self.judges.values(), lambda judge, own: judge.amended_late(turn, own, entry))
             return
-        entry.number, entry.rank = old.number, old.rank
-        state.window[episode] = entry
+        state.replace(episode, entry)
         concerned: Iterable[Judge] = self.judges.values() if entry.rank != WAITING else self._rows
         self._ask(turn, concerned, lambda judge, own: judge.amended(turn, own, old, entry))
+        turn.let_go([episode])
 
     def _answered(self, turn: Turn, event: RetrainAnswered) -> None:
         trigger = turn.state.ledger.answer(event.trigger_id, event.status, event.detail)
@@ -237,6 +236,7 @@ class Detector:
             trigger.cooldown_left = judge.rule.cooldown_episodes
             if judge.rule.cooldown_s > 0.0:
                 trigger.cooldown_until = turn.now + int(judge.rule.cooldown_s * 1_000_000)
+            turn.state.ledger.changed()
         turn.released(trigger)
         turn.state.ledger.settle(turn.now)
 
@@ -257,13 +257,23 @@ class Detector:
     # --- the rules ----------------------------------------------------------------------------------------------------
 
     def _trim(self, turn: Turn) -> None:
-        """Let the oldest leave a full window; whoever waits there has their turn first."""
+        """Let the oldest leave a full window; whoever waits there has their turn first, and rows that go on stay."""
         state = turn.state
         while len(state.window) > WINDOW_MAX:
             oldest = next(iter(state.window))
             if state.window[oldest].rank == WAITING:
                 self._admit(turn, admission.through(state, oldest))
-            state.forget(oldest)
+            if turn.keeps(state.window[oldest]):
+                state.keep(oldest)
+            else:
+                state.forget(oldest)
+        if len(state.kept) > KEPT_MAX:
+            most = max(self._rows, key=lambda judge: sum(len(row.episodes) for row in self._rows_of(state, judge)))
+            turn.park(most.rule.name, f"more than {KEPT_MAX} episodes of rows that go on")
+
+    @staticmethod
+    def _rows_of(state: PolicyState, judge: Judge) -> Iterable[Row]:
+        return state.rules[judge.rule.name].rows.values()
 
     def _admit(self, turn: Turn, entries: Iterable[Entry]) -> None:
         """These have their turn in the order of requests."""
@@ -291,6 +301,8 @@ class Detector:
                 continue
             try:
                 question(judge, state.rules[name])
+            except TooMuchError as error:
+                turn.park(name, str(error))
             except MemoryError:
                 raise
             except Exception as error:
@@ -299,13 +311,13 @@ class Detector:
 
 def apply_parking(
     detector: Detector, state: PolicyState, event: Event, position: RecordedAt
-) -> tuple[PolicyState, list[Event], list[Parked]]:
+) -> tuple[PolicyState, list[Event | Parked], list[Parked]]:
     """As `Detector.apply`, but rules that raise are parked from this event on, as if they had never seen it.
 
     Costs a copy of the state; so it is used for policies only for which a rule has raised before.
 
     Returns:
-        The state that goes on (another object where a rule raised), what has to be published, and who was parked.
+        The state that goes on (another object where a rule raised), as `Detector.apply`, and whose rules raised.
     """
     kept = dump(state)
     parked: list[Parked] = []
@@ -317,3 +329,4 @@ def apply_parking(
             state = load(kept)
             for rule, _ in parked:
                 state.parked[rule] = position.offset
+            Turn(state, detector.judges).let_go(list(state.kept))

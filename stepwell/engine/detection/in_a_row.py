@@ -1,7 +1,8 @@
 """The same failure type N times in a row, in the order in which the first revisions of the verdicts were recorded.
 
 A success, or a failure that the rule does not count or of another type, breaks the row; what is silent is skipped. An
-amended verdict takes the old one's place and everything that rests on it is judged again:
+amended verdict takes the old one's place and everything that rests on it is judged again. The episodes of a row that
+goes on are kept however many others come in between (at most N - 1 for each key). Of amendments:
 
 * A standing trigger *holds* while an unbroken row of N or more in the window contains one of its episodes; once part
   of its opening evidence has left the window, also while none of that evidence was amended away. Else it is withdrawn.
@@ -14,8 +15,8 @@ Wiley 1968, XIII.7).
 
 from stepwell.engine.detection.bearing import Entry, Key
 from stepwell.engine.detection.ledger import Trigger
-from stepwell.engine.detection.state import RuleState
-from stepwell.engine.detection.turn import Judge, Opening, Turn
+from stepwell.engine.detection.state import KEYS_MAX, Row, RuleState
+from stepwell.engine.detection.turn import Judge, Opening, TooMuchError, Turn
 from stepwell.engine.ruleset import InARowRule
 
 
@@ -44,17 +45,19 @@ class InARowJudge(Judge):
             self._merge(turn, key, entry)
         self._cool(turn, key)
         if says != "counts" or self.rule.name in entry.taken:
+            self._set_row(turn, own, key, [])
             return
-        name, free = self.rule.name, []
-        for before in reversed(turn.state.window.values()):
-            if before.number < own.since_number:
-                break
-            if not self._same_row(before, key):
-                continue
-            if before.failure_type != entry.failure_type or name in before.taken or not self._counts(before):
-                break
-            free.append(before)
-        self._open(turn, key, free[::-1])
+        row = own.rows.get(key)
+        free = self._entries_of(turn, row) if row is not None and row.failure_type == entry.failure_type else []
+        free.append(entry)
+        if self._open(turn, key, free):
+            free = []
+        self._set_row(turn, own, key, free)
+
+    def keeps(self, own: RuleState, entry: Entry) -> bool:
+        """The episodes of a row that goes on: however many other keys there are in between, it can be completed."""
+        row = own.rows.get(self.reading.key(entry))
+        return row is not None and entry.evidence.episode_id in row.episodes
 
     def amended(self, turn: Turn, own: RuleState, old: Entry, new: Entry) -> None:
         """Withdraw what no longer holds; open for the rows of N or more that no trigger has taken in."""
@@ -66,15 +69,20 @@ class InARowJudge(Judge):
                 new.taken[name] = old.taken[name]
         elif says == "counts" and new.number >= own.since_number:
             self._merge(turn, key, new)
-        self._recheck(turn, own, new)
-        self._judge_rows(turn, own, key)
-        if old_key != key:
-            self._judge_rows(turn, own, old_key)
+        runs = {each: self._runs(turn, own, each) for each in dict.fromkeys((key, old_key))}
+        self._recheck(turn, new, turn.state.ledger.about(name, *runs), runs)
+        for each, found in runs.items():
+            self._judge_rows(turn, own, each, found)
 
     def amended_late(self, turn: Turn, own: RuleState, new: Entry) -> None:
         """It is in no row of the window any more, but a trigger may rest on it."""
-        self._recheck(turn, own, new)
-        self._judge_rows(turn, own, self.reading.key(new))
+        episode = new.evidence.episode_id
+        resting = [item for item in self.own_standing(turn) if any(e.episode_id == episode for e in item.evidence)]
+        keys = dict.fromkeys((self.reading.key(new), *(item.key for item in resting)))
+        runs = {each: self._runs(turn, own, each) for each in keys}
+        self._recheck(turn, new, resting, runs)
+        for each, found in runs.items():
+            self._judge_rows(turn, own, each, found)
 
     def _counts(self, entry: Entry) -> bool:
         return self.reading.says(entry) == "counts"
@@ -84,12 +92,8 @@ class InARowJudge(Judge):
 
     def _taking_in(self, turn: Turn, key: Key, failure_type: str) -> Trigger | None:
         """The trigger that further evidence of this kind belongs to, if there is one."""
-        name, ledger = self.rule.name, turn.state.ledger
-        if not ledger.live_ids:
-            return None
-        for item in ledger.live():
-            about = item.rule == name and item.key == key and item.failure_type == failure_type
-            if about and not item.orphaned and item.live(turn.now):
+        for item in turn.state.ledger.about(self.rule.name, key):
+            if item.failure_type == failure_type and item.live(turn.now):
                 return item
         return None
 
@@ -101,57 +105,81 @@ class InARowJudge(Judge):
 
     def _cool(self, turn: Turn, key: Key) -> None:
         """One more episode of a row: closed triggers of that row come nearer to the end of their time."""
-        ledger, name = turn.state.ledger, self.rule.name
-        if not ledger.live_ids:
-            return
-        for item in ledger.live():
-            if item.cooldown_left > 0 and item.rule == name and item.key == key and not item.orphaned:
-                item.cooldown_left -= 1
+        ledger = turn.state.ledger
+        for item in ledger.about(self.rule.name, key):
+            if item.cooldown_left > 0:
+                ledger.cool(item)
 
-    def _recheck(self, turn: Turn, own: RuleState, entry: Entry) -> None:
-        """After an amendment: withdraw the triggers that no longer hold."""
+    def _recheck(self, turn: Turn, entry: Entry, concerned: list[Trigger], runs: dict[Key, list[list[Entry]]]) -> None:
+        """After an amendment: withdraw the triggers that no longer hold. ``runs``: by their keys."""
         name, episode = self.rule.name, entry.evidence.episode_id
         about = (self.reading.key(entry), entry.failure_type)
         counts = self._counts(entry)
-        for trigger in self.own_standing(turn):
+        for trigger in concerned:
+            if not trigger.standing:
+                continue
             if any(item.episode_id == episode for item in trigger.evidence):
                 agrees = counts and about == (trigger.key, trigger.failure_type)
                 if not agrees and episode not in trigger.lost:
                     trigger.lost.append(episode)
                 elif agrees and episode in trigger.lost:
                     trigger.lost.remove(episode)
-            if self._holds(turn, own, trigger):
+            if self._holds(turn, trigger, runs[trigger.key]):
                 continue
             turn.withdraw(
                 trigger,
                 f"verdict of episode {episode} was amended to revision {entry.evidence.revision}; no row of "
                 f"{self.length} times {trigger.failure_type} is left",
             )
-            for other in turn.state.window.values():
-                if other.taken.get(name) == trigger.trigger_id:
-                    del other.taken[name]
+            for run in runs[trigger.key]:
+                for other in run:
+                    if other.taken.get(name) == trigger.trigger_id:
+                        del other.taken[name]
 
-    def _holds(self, turn: Turn, own: RuleState, trigger: Trigger) -> bool:
+    def _holds(self, turn: Turn, trigger: Trigger, runs: list[list[Entry]]) -> bool:
         name = self.rule.name
-        for run in self._runs(turn, own, trigger.key):
+        for run in runs:
             about = len(run) >= self.length and run[0].failure_type == trigger.failure_type
             if about and any(entry.taken.get(name) == trigger.trigger_id for entry in run):
                 return True
-        some_left = any(item.episode_id not in turn.state.window for item in trigger.evidence)
+        some_left = any(turn.state.entry(item.episode_id) is None for item in trigger.evidence)
         return some_left and not trigger.lost
 
-    def _judge_rows(self, turn: Turn, own: RuleState, key: Key) -> None:
-        name = self.rule.name
-        for run in self._runs(turn, own, key):
-            if self._taking_in(turn, key, run[0].failure_type) is None:
-                last_taken = max((i for i, entry in enumerate(run) if name in entry.taken), default=-1)
-                self._open(turn, key, run[last_taken + 1 :])
+    def _judge_rows(self, turn: Turn, own: RuleState, key: Key, runs: list[list[Entry]]) -> None:
+        for run in runs:
+            if run and self._taking_in(turn, key, run[0].failure_type) is None:
+                self._open(turn, key, self._free(run))
+        self._set_row(turn, own, key, self._free(runs[-1]))
+
+    def _free(self, run: list[Entry]) -> list[Entry]:
+        """The end of a run that no trigger has taken in."""
+        last_taken = max((i for i, entry in enumerate(run) if self.rule.name in entry.taken), default=-1)
+        return run[last_taken + 1 :]
+
+    def _set_row(self, turn: Turn, own: RuleState, key: Key, free: list[Entry]) -> None:
+        """Note the row that goes on; empty for none."""
+        before = own.rows.pop(key, None)
+        if free:
+            if len(own.rows) >= KEYS_MAX:
+                raise TooMuchError(f"more than {KEYS_MAX} keys")
+            own.rows[key] = Row(free[0].failure_type, [entry.evidence.episode_id for entry in free])
+        if before is not None:
+            turn.let_go(before.episodes)
+
+    @staticmethod
+    def _entries_of(turn: Turn, row: Row) -> list[Entry]:
+        found = [turn.state.entry(episode) for episode in row.episodes]
+        assert all(entry is not None for entry in found), "what a row needs is kept"
+        return [entry for entry in found if entry is not None]
 
     def _runs(self, turn: Turn, own: RuleState, key: Key) -> list[list[Entry]]:
-        """The unbroken rows of one failure type in the window, each as its episodes in recorded order."""
+        """The unbroken rows of one failure type, each as its episodes in recorded order.
+
+        The last one goes on; it is empty where the last episode was no failure.
+        """
         runs: list[list[Entry]] = []
         current: list[Entry] = []
-        for entry in turn.state.window.values():
+        for entry in turn.state.entries():
             if entry.number < own.since_number or not self._same_row(entry, key):
                 continue
             counts = self._counts(entry)
@@ -161,14 +189,12 @@ class InARowJudge(Judge):
             if current:
                 runs.append(current)
             current = [entry] if counts else []
-        if current:
-            runs.append(current)
-        return runs
+        return [*runs, current]
 
-    def _open(self, turn: Turn, key: Key, free: list[Entry]) -> None:
+    def _open(self, turn: Turn, key: Key, free: list[Entry]) -> bool:
         """Open a trigger, if these episodes in a row are enough for one: on the first N, the others are merged."""
         if len(free) < self.length:
-            return
+            return False
         evidence = tuple(entry.evidence for entry in free[: self.length])
         failure_type, text = free[0].failure_type, key.text(turn.state.policy)
         trigger = turn.open(
@@ -186,3 +212,4 @@ class InARowJudge(Judge):
         )
         for entry in free:
             entry.taken[self.rule.name] = trigger.trigger_id
+        return True

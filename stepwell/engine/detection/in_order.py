@@ -19,8 +19,8 @@ from collections import Counter
 
 from stepwell.engine.detection.bearing import Entry, Key
 from stepwell.engine.detection.ledger import Sample, Trigger
-from stepwell.engine.detection.state import EVIDENCE_MAX, NEVER, STREAMS_MAX, Failure, RuleState, Stream
-from stepwell.engine.detection.turn import Judge, Opening, Turn
+from stepwell.engine.detection.state import KEYS_MAX, NEVER, Failure, RuleState, Stream, named_max
+from stepwell.engine.detection.turn import Judge, Opening, TooMuchError, Turn
 
 
 class InOrderJudge(Judge, ABC):
@@ -77,7 +77,7 @@ class InOrderJudge(Judge, ABC):
             self.put(stream, entry.rank, failed)
             if failed:
                 stream.barred = False
-                _name(stream, Failure(entry.rank, entry.evidence, entry.failure_type))
+                _name(own, stream, Failure(entry.rank, entry.evidence, entry.failure_type))
         for other_key, other in [(key, stream), *others]:
             self._judge(turn, other_key, other, entry)
 
@@ -88,7 +88,10 @@ class InOrderJudge(Judge, ABC):
         touched = self._take_back(own, old_key, old, was) + self._put_in_place(turn, own, key, new, now)
         if (old_key, was) == (key, now):
             return  # the evidence is up to date, and no count has changed
+        keys = (old_key, key)
         for trigger in self.own_standing(turn):
+            if trigger.key not in keys and (trigger.sample is None or trigger.sample.base not in keys):
+                continue
             changed = _adjust(trigger, old_key, was, new.rank, -1)
             changed |= _adjust(trigger, key, now, new.rank, 1)
             _note_loss(trigger, new, agrees=bool(now) and key == trigger.key)
@@ -122,7 +125,7 @@ class InOrderJudge(Judge, ABC):
         if stream is not None and entry.rank >= stream.since:
             self.put(stream, entry.rank, failed)
             if failed:
-                _name(stream, Failure(entry.rank, entry.evidence, entry.failure_type))
+                _name(own, stream, Failure(entry.rank, entry.evidence, entry.failure_type))
             touched.append((key, stream))
         return touched
 
@@ -171,17 +174,14 @@ class InOrderJudge(Judge, ABC):
         """The key's stream, touched; a new one where there is none."""
         stream = own.streams.pop(key, None)
         if stream is None:
+            if len(own.streams) >= KEYS_MAX:
+                raise TooMuchError(f"more than {KEYS_MAX} keys")
             stream = Stream(own.since_rank, order=own.seen, begun=own.since_rank)
             own.seen += 1
             self.begin(own, key, stream)
-            if len(own.streams) >= STREAMS_MAX:
-                del own.streams[next(iter(own.streams))]
-                # A key that comes back starts with what comes now: what it had counted before is not known any more.
-                own.since_rank = stream.since = stream.begun = turn.state.admitted - 1
-            for trigger in turn.state.ledger.live():
-                if trigger.rule == self.rule.name and trigger.key == key and not trigger.orphaned:
-                    stream.trigger = trigger.trigger_id
-                    stream.since = stream.since if trigger.standing else NEVER
+            for trigger in turn.state.ledger.about(self.rule.name, key):
+                stream.trigger = trigger.trigger_id
+                stream.since = stream.since if trigger.standing else NEVER
         own.streams[key] = stream
         return stream
 
@@ -193,7 +193,7 @@ class InOrderJudge(Judge, ABC):
         trigger = turn.state.ledger.triggers.get(stream.trigger) if stream.trigger else None
         if stream.since == NEVER:
             if trigger is not None and trigger.live(turn.now):
-                trigger.cooldown_left = max(0, trigger.cooldown_left - 1)
+                turn.state.ledger.cool(trigger)
                 trigger.merged += failed
                 return False
             stream.since, stream.trigger, stream.barred = rank, "", False
@@ -240,11 +240,10 @@ class InOrderJudge(Judge, ABC):
         )
 
 
-def _name(stream: Stream, failure: Failure) -> None:
+def _name(own: RuleState, stream: Stream, failure: Failure) -> None:
     """Remember a failure as evidence of a trigger to come."""
     insort(stream.recent, failure, key=lambda item: item.rank)
-    if len(stream.recent) > EVIDENCE_MAX:
-        del stream.recent[0]
+    del stream.recent[: -named_max(len(own.streams))]
 
 
 def _unname(stream: Stream, rank: int) -> None:

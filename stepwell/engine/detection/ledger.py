@@ -15,6 +15,7 @@
 * A withdrawn trigger gives its episodes back: what remains of them may be evidence of another trigger.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Literal
 
@@ -109,12 +110,14 @@ class Trigger(msgspec.Struct, kw_only=True):
         return self.standing or self.cooldown_left > 0 or now < self.cooldown_until
 
 
-class Ledger(msgspec.Struct, kw_only=True):
+class Ledger(msgspec.Struct, kw_only=True, dict=True):
     """The triggers of one policy.
 
     Attributes:
         triggers: all that are known, by id, in order of their opening.
         live_ids: those that may still take evidence in, in the same order.
+
+    What is worked out from these is kept beside them until something changes, and is no part of the state.
     """
 
     triggers: dict[str, Trigger] = msgspec.field(default_factory=dict)
@@ -133,7 +136,44 @@ class Ledger(msgspec.Struct, kw_only=True):
         trigger.trigger_id = trigger_id
         self.triggers[trigger_id] = trigger
         self.live_ids.append(trigger_id)
+        self.changed()
         return trigger
+
+    def changed(self) -> None:
+        """A trigger was opened, requested, answered or put away: what was worked out holds no more."""
+        self.__dict__.clear()
+
+    @functools.cached_property
+    def _by_key(self) -> dict[tuple[str, Key], list[Trigger]]:
+        found: dict[tuple[str, Key], list[Trigger]] = {}
+        for item in self.live():
+            if not item.orphaned:
+                found.setdefault((item.rule, item.key), []).append(item)
+        return found
+
+    def about(self, rule: str, *keys: Key) -> list[Trigger]:
+        """Those of a rule and of one of these keys that stand or cool down, but for the orphaned."""
+        if not self.live_ids:
+            return []
+        found = self._by_key
+        return [item for key in keys for item in found.get((rule, key), ())]
+
+    @functools.cached_property
+    def next_expiry(self) -> int | None:
+        """When the first standing one expires (µs); None: never."""
+        return min((item.expires_at for item in self.live() if item.expires_at and item.standing), default=None)
+
+    @functools.cached_property
+    def _next_end(self) -> int | None:
+        """From when on one of them takes nothing in any more (µs)."""
+        ends = (item.cooldown_until for item in self.live() if not item.standing and item.cooldown_left == 0)
+        return min(ends, default=None)
+
+    def cool(self, trigger: Trigger) -> None:
+        """One more episode of its aftermath."""
+        trigger.cooldown_left = max(0, trigger.cooldown_left - 1)
+        if trigger.cooldown_left == 0:
+            self.changed()
 
     def live(self) -> Iterator[Trigger]:
         """Those that stand or cool down."""
@@ -145,15 +185,14 @@ class Ledger(msgspec.Struct, kw_only=True):
 
     def settle(self, now: int) -> None:
         """Put away what no longer takes anything in."""
-        if not self.live_ids:
+        if not self.live_ids or self._next_end is None or self._next_end > now:
             return
         left = [trigger_id for trigger_id in self.live_ids if self.triggers[trigger_id].live(now)]
-        if len(left) == len(self.live_ids):
-            return
         for trigger_id in set(self.live_ids).difference(left):
             self.triggers[trigger_id].evidence = ()
             self.triggers[trigger_id].lost = []
         self.live_ids = left
+        self.changed()
         too_many = len(self.triggers) - len(left) - CLOSED_MAX
         if too_many > 0:
             live = set(left)
@@ -167,6 +206,7 @@ class Ledger(msgspec.Struct, kw_only=True):
         if trigger is None or known is None or not trigger.standing:
             return None
         trigger.status, trigger.detail = known, detail
+        self.changed()
         return trigger
 
     def acknowledge(self, trigger_id: str, by: str) -> bool:

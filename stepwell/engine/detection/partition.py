@@ -11,10 +11,10 @@ rewind offset is the first record that some policy's snapshot lacks.
 import zlib
 from dataclasses import dataclass
 
-from stepwell.engine.detection.fold import Parked
 from stepwell.engine.detection.policies import Place, Policies
 from stepwell.engine.detection.requests import PRODUCER_ID
 from stepwell.engine.detection.state import DETECTOR_HASH, PolicyState, dump, load
+from stepwell.engine.detection.turn import Parked
 from stepwell.engine.doubt import Suspects
 from stepwell.engine.loop import Processor
 from stepwell.engine.ports import EventCodec, OutgoingRecord, RecordBatch, TopicPartition

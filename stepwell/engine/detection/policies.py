@@ -10,13 +10,13 @@ import pydantic
 
 from stepwell.engine.detection.fold import (
     Detector,
-    Parked,
     RecordedAt,
     RuleFailedError,
     apply_parking,
     policy_of,
 )
 from stepwell.engine.detection.state import PolicyState, dump, load
+from stepwell.engine.detection.turn import Parked
 from stepwell.engine.doubt import Suspects, in_doubt, unexpected
 from stepwell.engine.ruleset import BUILT_IN, RuleSet, read_canonical
 from stepwell.events.model import DetectorTicked, Event, RulesActivated

@@ -83,7 +83,7 @@ def hard_negatives(state: PolicyState, trigger: Trigger, reading: Reading) -> tu
     named = {item.episode_id for item in trigger.evidence}
     one_type = trigger.sample is None
     out: list[EvidenceEpisode] = []
-    for entry in reversed(state.window.values()):
+    for entry in state.latest():
         if reading.says(entry) != "counts" or reading.key(entry) != trigger.key:
             continue
         if entry.evidence.episode_id in named or (one_type and entry.failure_type != trigger.failure_type):

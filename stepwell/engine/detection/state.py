@@ -1,11 +1,14 @@
 """What the detector knows of one policy, and as bytes.
 
-Everything is bounded. Per policy: `WINDOW_MAX` verdicts, `FORGOTTEN_MAX` revisions, `QUEUE_MAX` requested episodes,
-`MUTES_MAX` mutes, `STANDING_MAX` standing and `CLOSED_MAX` closed triggers. Per rule in the order of requests:
-`STREAMS_MAX` keys, each with counts, at most `EVIDENCE_MAX` failures and, where the rule has a window, that many bits.
+Everything is bounded. Per policy: `WINDOW_MAX` verdicts and `KEPT_MAX` older ones of rows that go on, `FORGOTTEN_MAX`
+revisions, `QUEUE_MAX` requested episodes, `MUTES_MAX` mutes, `STANDING_MAX` standing and `CLOSED_MAX` closed triggers.
+Per rule `KEYS_MAX` keys: of a rule over rows each with a row of at most N - 1 episodes, of one in the order of requests
+with counts, at most `EVIDENCE_MAX` failures (of many keys fewer, see `named_max`) and, where the rule has a window,
+that many bits. A rule that would need more is parked, and a dead letter says so.
 """
 
 import hashlib
+from collections.abc import Iterator
 
 import msgspec
 
@@ -14,7 +17,7 @@ from stepwell.engine.detection.ledger import CLOSED_MAX, STANDING_MAX, Ledger
 from stepwell.engine.ruleset import WINDOW_MAX
 from stepwell.events.model import EvidenceEpisode
 
-DETECTOR_VERSION = 2
+DETECTOR_VERSION = 3
 """Raise it whenever this package judges or keeps its state differently: snapshots of another version are folded again.
 """
 
@@ -27,8 +30,17 @@ QUEUE_MAX = 4096
 EVIDENCE_MAX = 64
 """Most episodes that a trigger of a rule in the order of requests names."""
 
-STREAMS_MAX = 128
-"""Keys of one rule in the order of requests; the one that was silent the longest is forgotten for one more."""
+KEYS_MAX = 4096
+"""Keys that one rule tells apart for one policy; for one more the rule is parked."""
+
+KEPT_MAX = 32_768
+"""Episodes kept beyond the window because a row goes on; for one more the rule that keeps most is parked."""
+
+NAMED_MAX = 32_768
+"""Failures that the streams of one rule name, together."""
+
+NAMED_MIN = 8
+"""And at least so many for each."""
 
 MUTES_MAX = 256
 
@@ -85,15 +97,23 @@ class Stream(msgspec.Struct):
     old: Tally = msgspec.field(default_factory=Tally)
 
 
+class Row(msgspec.Struct, array_like=True):
+    """The failures of one type since the key's last episode that was none, as far as no trigger has taken them in."""
+
+    failure_type: str
+    episodes: list[str] = msgspec.field(default_factory=list)
+
+
 class RuleState(msgspec.Struct):
     """What one rule of the set in force has seen.
 
     Attributes:
         digest: of the rule; another rule under the same name starts anew.
         since_number: the first episode that it reads, in the order of the log.
-        since_rank: and in the order of requests; where keys were forgotten, the first that a new key reads.
+        since_rank: and in the order of requests.
         seen: keys seen so far.
         streams: by key, of rules in the order of requests.
+        rows: by key, of rules over rows: the row that its last episode belongs to.
     """
 
     digest: str
@@ -101,6 +121,7 @@ class RuleState(msgspec.Struct):
     since_rank: int = 0
     seen: int = 0
     streams: dict[Key, Stream] = msgspec.field(default_factory=dict)
+    rows: dict[Key, Row] = msgspec.field(default_factory=dict)
 
 
 class PolicyState(msgspec.Struct):
@@ -109,7 +130,8 @@ class PolicyState(msgspec.Struct):
     Attributes:
         policy: its name.
         window: the last `WINDOW_MAX` episodes by episode id, in the order of the log.
-        forgotten: the last revision of episodes that left the window, oldest first.
+        kept: older ones, in the same order, that belong to a row that goes on.
+        forgotten: the last revision of episodes that left both, oldest first.
         queue: episodes whose turn has not come, in the order of requests.
         held: those of them whose verdict is there, with when it came (µs), in the order of the log.
         recorded: episodes recorded so far; the next one's number.
@@ -126,6 +148,7 @@ class PolicyState(msgspec.Struct):
 
     policy: str
     window: dict[str, Entry] = msgspec.field(default_factory=dict)
+    kept: dict[str, Entry] = msgspec.field(default_factory=dict)
     forgotten: dict[str, int] = msgspec.field(default_factory=dict)
     queue: dict[str, None] = msgspec.field(default_factory=dict)
     held: dict[str, int] = msgspec.field(default_factory=dict)
@@ -150,15 +173,45 @@ class PolicyState(msgspec.Struct):
         self.recorded += 1
         self.window[episode] = entry
 
+    def entry(self, episode: str) -> Entry | None:
+        """The episode's verdict, where it can still be amended in place."""
+        return self.window.get(episode) or self.kept.get(episode)
+
+    def entries(self) -> Iterator[Entry]:
+        """All of these, in the order of the log."""
+        yield from self.kept.values()
+        yield from self.window.values()
+
+    def latest(self) -> Iterator[Entry]:
+        """All of these, the newest first."""
+        yield from reversed(self.window.values())
+        yield from reversed(self.kept.values())
+
+    def replace(self, episode: str, entry: Entry) -> None:
+        """Put an amended entry in the old one's place."""
+        place = self.window if episode in self.window else self.kept
+        entry.number, entry.rank = place[episode].number, place[episode].rank
+        place[episode] = entry
+
+    def keep(self, episode: str) -> None:
+        """Let the oldest episode leave the window, but not go."""
+        self.kept[episode] = self.window.pop(episode)
+
     def forget(self, episode: str) -> None:
-        """Let an episode leave the window; its revision stays known for a while."""
-        self.forgotten[episode] = self.window.pop(episode).evidence.revision
+        """Let an episode go; its revision stays known for a while."""
+        entry = self.window.pop(episode, None) or self.kept.pop(episode)
+        self.forgotten[episode] = entry.evidence.revision
         while len(self.forgotten) > FORGOTTEN_MAX:
             del self.forgotten[next(iter(self.forgotten))]
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(PolicyState)
+
+
+def named_max(keys: int) -> int:
+    """How many failures each stream names where there are so many."""
+    return min(EVIDENCE_MAX, max(NAMED_MIN, NAMED_MAX // max(1, keys)))
 
 
 def dump(state: PolicyState) -> bytes:
@@ -172,8 +225,9 @@ def load(data: bytes) -> PolicyState:
 
 
 def _detector_hash() -> str:
-    bounds = (WINDOW_MAX, FORGOTTEN_MAX, QUEUE_MAX, EVIDENCE_MAX, STREAMS_MAX, MUTES_MAX, STANDING_MAX, CLOSED_MAX)
-    return hashlib.sha256(repr((DETECTOR_VERSION, bounds)).encode()).hexdigest()[:32]
+    bounds = (WINDOW_MAX, FORGOTTEN_MAX, QUEUE_MAX, EVIDENCE_MAX, KEYS_MAX, MUTES_MAX, STANDING_MAX, CLOSED_MAX)
+    more = (KEPT_MAX, NAMED_MAX, NAMED_MIN)
+    return hashlib.sha256(repr((DETECTOR_VERSION, bounds, more)).encode()).hexdigest()[:32]
 
 
 DETECTOR_HASH = _detector_hash()

@@ -1,7 +1,8 @@
 """One record's turn: the policy's state, and what is published because of the record."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stepwell.engine.detection.bearing import Entry, Key, Reading
 from stepwell.engine.detection.ledger import STANDING_MAX, Sample, Trigger
@@ -9,6 +10,18 @@ from stepwell.engine.detection.requests import expired_of, hard_negatives, patte
 from stepwell.engine.detection.state import PolicyState, RuleState
 from stepwell.engine.ruleset import InARowRule, RateRule, ShiftRule, WindowRateRule
 from stepwell.events.model import Event, EvidenceEpisode
+
+
+class Parked(NamedTuple):
+    """A rule that raised or would need too much, and what was wrong."""
+
+    rule: str
+    detail: str
+
+
+class TooMuchError(Exception):
+    """A rule would have to remember more than it may; it has to be parked."""
+
 
 AnyVerdictRule = InARowRule | WindowRateRule | RateRule | ShiftRule
 
@@ -44,7 +57,7 @@ class Turn:
     def __init__(self, state: PolicyState, judges: Mapping[str, "Judge"]) -> None:
         self.state = state
         self.now = state.now
-        self.out: list[Event] = []
+        self.out: list[Event | Parked] = []
         self._judges = judges
 
     def judge_of(self, trigger: Trigger) -> "Judge | None":
@@ -93,19 +106,45 @@ class Turn:
             hard = hard_negatives(self.state, trigger, judge.reading)
             if judge.rule.expires_s is not None:
                 trigger.expires_at = self.state.now + int(judge.rule.expires_s * 1_000_000)
+                self.state.ledger.changed()
         self._publish(request_of(self.state, trigger, hard))
 
     def withdraw(self, trigger: Trigger, reason: str) -> None:
         """Say that a trigger has lost its evidence."""
         trigger.status, trigger.detail = "withdrawn", reason
+        self.state.ledger.changed()
         self._publish(withdrawn_of(self.state, trigger))
         self.released(trigger)
 
     def expire(self, trigger: Trigger, reason: str) -> None:
         """Say that nobody has closed a trigger in time."""
         trigger.status, trigger.detail = "expired", reason
+        self.state.ledger.changed()
         self._publish(expired_of(self.state, trigger))
         self.released(trigger)
+
+    def let_go(self, episodes: Iterable[str]) -> None:
+        """These belong to no row of some rule any more: those beyond the window go, unless another keeps them."""
+        state = self.state
+        for episode in episodes:
+            entry = state.kept.get(episode)
+            if entry is not None and not self.keeps(entry):
+                state.forget(episode)
+
+    def keeps(self, entry: Entry) -> bool:
+        """Whether some rule needs the episode although it leaves the window."""
+        state = self.state
+        return any(
+            judge.keeps(state.rules[name], entry) for name, judge in self._judges.items() if name not in state.parked
+        )
+
+    def park(self, rule: str, detail: str) -> None:
+        """Judge by a rule no more, drop what it has seen, and say so."""
+        state = self.state
+        state.parked[rule] = state.last_offset
+        state.rules[rule] = RuleState(state.rules[rule].digest)
+        self.let_go(list(state.kept))
+        self.out.append(Parked(rule, detail))
 
     def released(self, trigger: Trigger) -> None:
         """A trigger stands no more: its rule may go on."""
@@ -146,6 +185,11 @@ class Judge:
 
     def amended_late(self, turn: Turn, own: RuleState, new: Entry) -> None:
         """A verdict that left the window was amended."""
+
+    def keeps(self, own: RuleState, entry: Entry) -> bool:
+        """Whether the entry must not be forgotten yet."""
+        del own, entry
+        return False
 
     def released(self, own: RuleState, trigger: Trigger) -> None:
         """A trigger of this rule was closed by an answer, has expired or was withdrawn."""

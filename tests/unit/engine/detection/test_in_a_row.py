@@ -46,9 +46,8 @@ def fold(
     detector = Detector(rule)
     state = state if state is not None else PolicyState("expert")
     state.rules = state.rules or detector.begin("expert").rules
-    return [
-        out for i, event in enumerate(events, start) for out in detector.apply(state, event, At(2, i, 1_000_000 + i))
-    ]
+    found = [detector.apply(state, event, At(2, i, 1_000_000 + i)) for i, event in enumerate(events, start)]
+    return [out for outs in found for out in outs if isinstance(out, Event)]
 
 
 def row_rule(length: int, cooldown: int = 10) -> RuleSet:
@@ -338,7 +337,7 @@ def play(events: list[object], cuts: set[int]) -> tuple[bytes, list[Event]]:
                 continue
             event = answer(requests[item[0]], item[1])
         assert isinstance(event, Event)
-        new = Detector(RULE).apply(state, event, At(0, i, i))
+        new = [out for out in Detector(RULE).apply(state, event, At(0, i, i)) if isinstance(out, Event)]
         requests += [item.trigger_id for item in new if isinstance(item, RetrainRequested)]
         out += new
     return dump(state), out

@@ -30,7 +30,7 @@ from stepwell.events.topics import (
     POLICY_SNAPSHOTS,
     RETRAIN_REQUESTS,
 )
-from stepwell.exceptions import LogError, PositionLostError
+from stepwell.exceptions import EncodeError, LogError, PositionLostError
 from tests.unit.engine.detection.stories import activated, answer, expected, failed, muted, rules, won
 from tests.unit.engine.running import CODEC, FakeClock, Notes, drain, read, send
 
@@ -357,3 +357,25 @@ def test_a_snapshot_that_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatc
     assert (snapshot.last_offset, saved.rewind_offset) == (2, 3)
     state = made.policies.states["expert"]
     assert dump(unpack(pack(state))) == dump(state)
+
+
+def test_a_snapshot_that_no_log_takes_does_not_stop_the_worker(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is left out and tried again later; a restart folds that policy again, to the same bytes."""
+
+    def too_large(encoder: Any, record: Any, partition: int | None = None) -> OutgoingRecord:
+        if isinstance(record, PolicySnapshot) and record.policy == "expert":
+            raise EncodeError("too large", reason="too-large")
+        return outgoing(encoder, record, partition)
+
+    activate(log, ROW)
+    send(log, *[outgoing(CODEC, failed(f"e{i}", policy=policy)) for i in range(3) for policy in ("expert", "other")])
+    monkeypatch.setattr(partition_module, "outgoing", too_large)
+    worker = Worker(log)
+    drain(worker.loop)
+    before = worker.ledgers()
+    worker.stop()
+    assert {record.policy for record in read(log, POLICY_SNAPSHOTS) if isinstance(record, PolicySnapshot)} == {"other"}
+    again = Worker(log)
+    drain(again.loop)
+    assert again.ledgers() == before
+    again.kill()
