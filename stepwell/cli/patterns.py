@@ -105,32 +105,58 @@ def activate(
 
 
 def _check_promises(file: Path, rules: "RuleSet", *, show: bool) -> None:
-    """Simulate what each rule over verdicts promises; leave with exit code 1 where one does not keep it."""
-    from stepwell.adapters.rules.simulate import check_promise
+    """Hold each rule over verdicts to its promise; leave with exit code 1 where one is not shown to keep it."""
+    from stepwell.adapters.rules.simulate import Shown
 
-    reports = [check_promise(rule) for rule in rules.verdicts]
-    broken = [report for report in reports if not report.kept]
-    if reports and (show or broken):
+    reports = _promise_reports(rules)
+    broken = [report for report in reports if report.shown is Shown.NOT_KEPT]
+    unshown = [report for report in reports if report.shown is Shown.OPEN]
+    if reports and (show or broken or unshown):
         rows = [_promise_cells(report) for report in reports]
-        columns = ("rule", "kind", "promise", "stated", "found (99 %)", "kept")
-        console().print(plain_table(*columns, rows=rows, whole=("rule", "promise", "stated")))
+        columns = ("rule", "kind", "promise", "stated", "found", "by", "early", "kept")
+        console().print(plain_table(*columns, rows=rows, whole=("rule", "promise", "stated", "found")))
     if broken:
         names = ", ".join(report.rule for report in broken)
         typer.echo(f"{file}: the promise is not kept by: {names}; make the rule stricter, or promise less")
+    for report in unshown:
+        typer.echo(
+            f"{file}: {report.rule}: {report.found_by} episodes cannot show an average run length of "
+            f"{_figure(report.promised)}; what can be shown is {_figure(report.low)}: promise no more, or make the "
+            "rule stricter"
+        )
+    if broken or unshown:
         raise typer.Exit(EXIT_BROKEN)
+
+
+def _promise_reports(rules: "RuleSet") -> "list[PromiseReport]":
+    """Hold the rules to their promises; whoever sits at a terminal sees which one takes so long."""
+    from rich.console import Console
+
+    from stepwell.adapters.rules.simulate import check_promises
+    from stepwell.structured_logging import escape_text
+
+    with Console(stderr=True).status("holding the rules to their promises") as status:
+        return check_promises(
+            rules.verdicts, lambda rule: status.update(f"holding {escape_text(rule.name)} ({rule.kind}) to its promise")
+        )
 
 
 def _promise_cells(report: "PromiseReport") -> tuple[str, ...]:
     if report.measure == "average_run_length":
-        what, stated = "average run length", f"at least {report.promised:,.0f}"
-        low, high = f"{report.low:,.0f}", f"{report.high:,.0f}" if report.high is not None else "or more"
-        exact = f"{report.exact:,.0f} exactly" if report.exact is not None else ""
+        what, stated = "average run length", f"at least {_figure(report.promised)}"
+        low, high = _figure(report.low), _figure(report.high) if report.high is not None else "or more"
+        exact = f"{_figure(report.exact)} exactly" if report.exact is not None else ""
     else:
         what, stated = "false alarm ever", f"at most {report.promised:.3g}"
         low, high = f"{report.low:.2g}", f"{report.high:.2g}" if report.high is not None else "or more"
         exact = f"{report.exact:.3g} exactly" if report.exact is not None else ""
     found = exact or (f"{low} {high}" if report.high is None else f"{low} to {high}")
-    return report.rule, report.kind, what, stated, found, "yes" if report.kept else "no"
+    early = f"{report.early * 100:.3g} % within {report.early_episodes}" if report.early is not None else ""
+    return report.rule, report.kind, what, stated, found, report.found_by, early, report.shown.value
+
+
+def _figure(episodes: float) -> str:
+    return f"{episodes:,.0f}" if episodes < 1e9 else f"{episodes:.3g}"
 
 
 # --- what is in force ---------------------------------------------------------------------------------------------

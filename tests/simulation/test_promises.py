@@ -11,14 +11,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stepwell.adapters.rules.run_lengths import (
+    early_chance,
+    exact_run_length,
+    from_streams,
+    poisson_bounds,
+    run_length_bounds,
+)
 from stepwell.adapters.rules.simulate import (
     STREAMS,
+    Shown,
     check_promise,
+    check_promises,
     earliest_alarm,
     first_alarms,
     random_episodes,
     random_pairs,
     rate_chance,
+    simulated_run_length,
 )
 from stepwell.engine.detection.promises import judge, row_average_run_length, row_chance
 from stepwell.engine.intervals import wilson
@@ -100,18 +110,24 @@ def test_five_in_a_row_at_four_in_ten_fires_in_46_percent_of_100_episodes() -> N
 
 
 def test_rows_take_as_long_as_they_promise() -> None:
-    report = check_promise(row(), seed=SEED)
+    report = check_promise(row())
+    assert report.exact is not None
     assert report.exact == pytest.approx(161.09, abs=0.01)
-    assert report.low < report.exact < (report.high or 0.0)
     assert report.kept
-    assert not check_promise(row(arl=162.0), seed=SEED).kept
+    assert report.streams == 0, "there is a formula"
+    assert check_promise(row(arl=162.0)).shown is Shown.NOT_KEPT
+    _, low, high, _ = simulated_run_length(row(), seed=SEED)
+    assert low < report.exact < (high or 0.0)
 
 
 def test_the_built_in_rule_takes_a_hundred_thousand_episodes() -> None:
-    report = check_promise(BUILT_IN.verdicts[0], seed=SEED)
-    assert report.kept
-    assert report.low < (report.exact or 0.0) < (report.high or 0.0)
-    assert (report.exact or 0.0) > 100_000
+    rule = BUILT_IN.verdicts[0]
+    assert isinstance(rule, InARowRule)
+    exact = check_promise(rule).exact
+    assert exact is not None
+    assert exact > rule.promise.average_run_length
+    _, low, high, _ = simulated_run_length(rule, seed=SEED)
+    assert low < exact < (high or 0.0)
 
 
 def test_failures_of_several_types_take_longer_than_of_one() -> None:
@@ -135,19 +151,83 @@ def test_a_window_takes_as_long_as_it_promises() -> None:
     promised = check_promise(window(), seed=SEED)
     assert promised.kept
     assert promised.high is not None
+    assert promised.streams == STREAMS, "neither a formula nor bounds decide it"
     beyond = check_promise(window(arl=2 * promised.high), seed=SEED + 1)
-    assert not beyond.kept
+    assert beyond.shown is Shown.NOT_KEPT
     # Two seeds and two horizons measure the same.
     assert promised.low < (beyond.high or 0.0)
     assert beyond.low < promised.high
+    between = check_promise(window(arl=(promised.low + promised.high) / 2), seed=SEED)
+    assert between.shown is Shown.OPEN
+    assert not between.kept
 
 
-def test_a_window_as_long_as_its_minimum_that_must_all_fail_is_a_row() -> None:
-    """More than 3 of 4 is 4 in a row: the simulated figure has an exact one beside it."""
-    report = check_promise(window(4, 4, 0.76, 0.4, 60.0), seed=SEED)
-    exact = row_average_run_length(4, 0.4)
-    assert report.low < exact < (report.high or 0.0)
-    assert (report.high or 0.0) - report.low < 0.05 * exact
+@pytest.mark.parametrize(
+    ("size", "minimum", "limit", "failing"),
+    [(4, 4, 0.76, 0.4), (4, 2, 0.76, 0.4), (6, 3, 0.9, 0.5), (5, 5, 0.99, 0.3), (3, 2, 0.7, 0.2)],
+)
+def test_a_window_that_must_all_fail_has_a_formula(size: int, minimum: int, limit: float, failing: float) -> None:
+    rule = window(size, minimum, limit, failing, 60.0)
+    exact = exact_run_length(rule)
+    assert exact is not None
+    _, low, high, _ = simulated_run_length(rule, seed=SEED)
+    assert low < exact < (high or 0.0)
+    assert (high or 0.0) - low < 0.06 * exact
+    assert run_length_bounds(rule)[0] <= exact <= run_length_bounds(rule)[1]
+    if minimum == size:
+        assert exact == pytest.approx(row_average_run_length(size, failing))
+
+
+@pytest.mark.parametrize(
+    ("size", "minimum", "limit", "failing"),
+    [(40, 20, 0.5, 0.3), (10, 2, 0.6, 0.3), (10, 10, 0.7, 0.3), (3, 2, 0.5, 0.1)],
+)
+def test_bounds_of_a_window_hold(size: int, minimum: int, limit: float, failing: float) -> None:
+    rule = window(size, minimum, limit, failing, 500.0)
+    assert exact_run_length(rule) is None
+    least, most = run_length_bounds(rule)
+    _, low, high, horizon = simulated_run_length(rule, seed=SEED)
+    assert least < (high or 0.0)
+    assert most > low
+    assert horizon >= 4 * size
+    alarms = first_alarms(rule, random_episodes(STREAMS, size, failing, SEED + 1))
+    assert around(alarms)[0] < early_chance(rule) < around(alarms)[1]
+
+
+def test_the_bounds_decide_what_no_stream_could_show() -> None:
+    """Nothing is simulated: 18 of 20 at 10 % is beyond anybody's patience, and a trillionth of it is not."""
+    assert check_promise(window(20, 20, 0.85, 0.1, 1e12)).found_by == "bounds"
+    assert check_promise(window(20, 20, 0.85, 0.1, 1e12)).kept
+    assert check_promise(window(10, 10, 0.85, 0.18, 1e12)).shown is Shown.NOT_KEPT
+    assert check_promise(window(10, 10, 0.85, 0.18, 1e12)).found_by == "bounds"
+    assert check_promise(window(10, 10, 0.95, 0.18, 1e12)).shown is Shown.NOT_KEPT, "truly 3.4e7"
+
+
+def test_few_alarms_show_little_and_none_only_what_was_waited() -> None:
+    """Exponential waits of a known mean, cut far below it: the interval holds, in nearly all of 200 repetitions."""
+    generator = np.random.default_rng(SEED)
+    held = 0
+    for _ in range(200):
+        waits = generator.geometric(1e-5, 1_000)
+        alarms = np.where(waits <= 1_000, waits, 0)
+        _, low, high = from_streams(alarms, 1_000)
+        held += low <= 1e5 <= (high if high is not None else np.inf)
+    assert held >= 196
+    value, low, high = from_streams(np.zeros(1_000, dtype=np.int64), 1_000)
+    assert high is None
+    assert low < value
+    assert 5e4 < low < 1e5, "half a million episodes without an alarm, over -ln of a sixth of a percent"
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"), [(0, 0.0, 5.298), (1, 0.00501, 7.430), (5, 1.078, 14.15), (60, 41.93, 82.99)]
+)
+def test_the_interval_of_a_poisson_count(count: int, low: float, high: float) -> None:
+    """At 99 %: chi-square quantiles over 2; and the ends have the tails that they must have."""
+    found = poisson_bounds(count, 0.99)
+    assert found == pytest.approx((low, high), rel=2e-3)
+    generator = np.random.default_rng(SEED)
+    assert np.mean(generator.poisson(found[1], 200_000) <= count) == pytest.approx(0.005, abs=0.0008)
 
 
 def test_a_window_finds_what_it_is_for() -> None:
@@ -265,10 +345,19 @@ def test_a_shift_is_found(old: float, new: float, episodes: int) -> None:
 # --- and all of it again ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [row, window, rate])
+@pytest.mark.parametrize("make", [window, rate])
 def test_the_same_seed_gives_the_same_report(make: Callable[[], VerdictRule]) -> None:
     assert check_promise(make(), streams=300, seed=7) == check_promise(make(), streams=300, seed=7)
     assert check_promise(make(), streams=300, seed=7) != check_promise(make(), streams=300, seed=8)
+
+
+def test_rules_that_judge_alike_are_simulated_once() -> None:
+    told: list[str] = []
+    rules = [rate(), rate().model_copy(update={"name": "other", "cooldown_s": 5.0}), rate(0.5)]
+    reports = check_promises(rules, lambda rule: told.append(f"{rule.name} {rule.kind}"))
+    assert [report.rule for report in reports] == ["rate", "other", "rate"]
+    assert len(told) == 2
+    assert reports[0].exact == reports[1].exact != reports[2].exact
 
 
 def test_the_same_seed_gives_the_same_pairs() -> None:

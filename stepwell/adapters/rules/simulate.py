@@ -5,17 +5,20 @@ equal on the same streams); `check_promise` compares what it measures with what 
 from a seed.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from math import sqrt
-from statistics import NormalDist
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from stepwell.engine.detection.promises import (
-    rate_is_beyond,
-    row_average_run_length,
-    shift_is_seen,
+from stepwell.adapters.rules.run_lengths import (
+    CONFIDENCE,
+    early_chance,
+    exact_run_length,
+    from_streams,
+    run_length_bounds,
 )
+from stepwell.engine.detection.promises import rate_is_beyond, shift_is_seen
 from stepwell.engine.intervals import wilson
 from stepwell.engine.ruleset import InARowRule, RateRule, ShiftRule, VerdictRule, WindowRateRule
 from stepwell.exceptions import MissingPartError
@@ -30,14 +33,20 @@ if TYPE_CHECKING:
 
 STREAMS = 10_000
 EPISODES_IN_ALL = 200_000_000
-"""What a simulation of an average run length may take; seconds, not minutes."""
+"""What the simulation of one average run length may take; seconds, not minutes."""
 LEVEL_EPISODES = 1_000
 SHIFT_EPISODES = 400
 """Of each checkpoint."""
 SHIFT_RATES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """The hypothesis of no shift says nothing about the rate itself: the level is measured at each of these."""
-CONFIDENCE = 0.99
-GROUPS = 50
+
+
+class Shown(StrEnum):
+    """What came of holding a rule to its promise."""
+
+    KEPT = "yes"
+    NOT_KEPT = "no"
+    OPEN = "cannot be shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +58,14 @@ class PromiseReport:
         kind: its kind.
         measure: ``average_run_length`` (at least ``promised``) or ``false_alarm_share`` (at most ``promised``).
         promised: what the rule states.
-        measured: the estimate from the simulation. For an average run length of which no stream saw the end: a bound
-            from below.
-        low: of the interval for what was measured (99 %).
-        high: None where the simulation gives no upper bound.
+        measured: the exact value, or the estimate from the simulation; where bounds alone decided, the lower one.
+        low: of the interval for it (99 %, or bounds that always hold).
+        high: None where there is no upper end.
         exact: the true value, where there is a formula.
-        streams: how many were simulated.
+        streams: how many were simulated; 0 where a formula or bounds decided.
         episodes: the length of each.
-        fired: the share of streams that fired within it (for a shift: at the rate where most did).
+        early: the chance to fire within the first ``early_episodes``, where an average may hide it (exact).
+        early_episodes: the window's size.
     """
 
     rule: str
@@ -69,18 +78,66 @@ class PromiseReport:
     exact: float | None
     streams: int
     episodes: int
-    fired: float
+    early: float | None = None
+    early_episodes: int = 0
+
+    @property
+    def shown(self) -> Shown:
+        """Whether the promise stands.
+
+        A run length must be shown: its exact value, or the lower end of what was found, must reach it. The levels of
+        ``rate`` and ``shift`` are theorems (`stepwell.engine.detection.evidence`); simulations can only contradict
+        them.
+        """
+        if self.measure == "average_run_length":
+            if self.promised <= (self.exact if self.exact is not None else self.low):
+                return Shown.KEPT
+            at_most = self.exact if self.exact is not None else self.high
+            return Shown.NOT_KEPT if at_most is not None and at_most < self.promised else Shown.OPEN
+        return Shown.KEPT if (self.exact if self.exact is not None else self.low) <= self.promised else Shown.NOT_KEPT
 
     @property
     def kept(self) -> bool:
-        """Whether the promise stands: by the exact value where there is one, else unless the simulation refutes it."""
+        """Whether it was shown that the promise stands."""
+        return self.shown is Shown.KEPT
+
+    @property
+    def found_by(self) -> str:
+        """What was done, in words."""
+        if not self.streams:
+            return "formula" if self.exact is not None else "bounds"
+        by = f"{self.streams:,} streams of {self.episodes:,}"
         if self.measure == "average_run_length":
-            return self.promised <= (self.exact if self.exact is not None else self.high or float("inf"))
-        return (self.exact if self.exact is not None else self.low) <= self.promised
+            return by
+        return f"formula, {by}" if self.exact is not None else f"theorem, {by}"
+
+
+def check_promises(rules: Iterable[VerdictRule], tell: Callable[[VerdictRule], None]) -> list[PromiseReport]:
+    """Hold each rule to its promise; rules that differ in what they count, not in how they judge, only once.
+
+    Args:
+        rules: all of a set.
+        tell: called with each rule before it is looked at.
+
+    Raises:
+        MissingPartError: NumPy is not installed.
+    """
+    known: dict[str, PromiseReport] = {}
+    reports = []
+    for rule in rules:
+        judged = rule.model_dump_json(exclude={"name", "version", "per", "counts", *_AFTERWARDS, "baseline"})
+        if judged not in known:
+            tell(rule)
+            known[judged] = check_promise(rule)
+        reports.append(replace(known[judged], rule=rule.name))
+    return reports
+
+
+_AFTERWARDS = ("cooldown_episodes", "cooldown_s", "expires_s")
 
 
 def check_promise(rule: VerdictRule, streams: int = STREAMS, seed: int = 0) -> PromiseReport:
-    """Simulate a rule on streams of independent episodes and compare with its promise.
+    """Compare what a rule promises with the exact value, with bounds, or with streams of independent episodes.
 
     Raises:
         MissingPartError: NumPy is not installed.
@@ -202,12 +259,15 @@ def _shift_step(rule: ShiftRule, streams: int) -> "Step":
     failures = np.zeros((2, streams), dtype=np.int64)
     episodes = [0, 0]
     needed: dict[int, int] = {}  # failures of the old checkpoint -> least failures of the new one that fire
+    none: Flags = np.zeros(streams, dtype=np.bool_)
 
     def step(failed: "Flags", new: bool) -> "Flags":
         failures[int(new)] += failed
         episodes[int(new)] += 1
         if not new:
             needed.clear()
+        if min(episodes) < rule.minimum:
+            return none
         bound = np.zeros(episodes[0] + 1, dtype=np.int64)
         for old in np.unique(failures[0]).tolist():
             needed[old] = _least_failing_shift(rule, old, episodes, needed.get(old, 0))
@@ -229,63 +289,58 @@ def _least_failing_rate(rule: RateRule, episodes: int, before: int) -> int:
 
 
 def _least_failing_shift(rule: ShiftRule, old: int, episodes: list[int], before: int) -> int:
-    """The same for failures of the new checkpoint, given those of the old one and the episodes of both."""
-    start = before if episodes[1] > rule.minimum else 0
-    fires = (n for n in range(start, episodes[1] + 1) if shift_is_seen(old, episodes[0], n, episodes[1], rule))
-    return next(fires, episodes[1] + 1)
+    """The same for failures of the new checkpoint, given those of the old one and the episodes of both.
+
+    Beyond the old one's share the evidence grows with every failure, and below it there is none: so where nothing is
+    known from before, halving finds it.
+    """
+    counts = range(episodes[1] + 1)
+    if min(episodes) < rule.minimum:
+        return len(counts)
+    if before:
+        fires = (n for n in counts[before:] if shift_is_seen(old, episodes[0], n, episodes[1], rule))
+        return next(fires, len(counts))
+    return bisect_left(counts, True, key=lambda n: shift_is_seen(old, episodes[0], n, episodes[1], rule))
 
 
 # --- promises -----------------------------------------------------------------------------------------------------
 
 
 def _check_run_length(rule: InARowRule | WindowRateRule, streams: int, seed: int) -> PromiseReport:
-    np = _numpy()
+    promised = rule.promise.average_run_length
+    early, episodes = (early_chance(rule), rule.window) if isinstance(rule, WindowRateRule) else (None, 0)
+
+    def report(measured: float, low: float, high: float | None, exact: float | None) -> PromiseReport:
+        return PromiseReport(
+            rule=rule.name, kind=rule.kind, measure="average_run_length", promised=promised, measured=measured,
+            low=low, high=high, exact=exact, streams=0, episodes=0, early=early, early_episodes=episodes,
+        )  # fmt: skip
+
+    exact = exact_run_length(rule)
+    if exact is not None:
+        return report(exact, exact, exact, exact)
+    assert isinstance(rule, WindowRateRule), "rows have a formula"
+    least, most = run_length_bounds(rule)
+    if not least < promised <= most:
+        return report(least, least, most, None)
+    measured, low, high, horizon = simulated_run_length(rule, streams, seed)
+    found = report(measured, max(low, least), most if high is None else min(high, most), None)
+    return replace(found, streams=streams, episodes=horizon)
+
+
+def simulated_run_length(
+    rule: InARowRule | WindowRateRule, streams: int = STREAMS, seed: int = 0
+) -> tuple[float, float, float | None, int]:
+    """What streams show of a rule's average run length: estimate, lower and upper end, episodes of each stream.
+
+    They are as long as four times the promise, but no more than `EPISODES_IN_ALL` together.
+    """
     promise = rule.promise
     shortest = 4 * (rule.length if isinstance(rule, InARowRule) else rule.window)
     horizon = int(min(max(4 * promise.average_run_length, 1_000), EPISODES_IN_ALL / streams))
     horizon = max(horizon, shortest)
     alarms = first_alarms(rule, random_episodes(streams, horizon, promise.baseline_rate, seed))
-    measured, low, high = _run_length(alarms, horizon)
-    exact = row_average_run_length(rule.length, promise.baseline_rate) if isinstance(rule, InARowRule) else None
-    return PromiseReport(
-        rule=rule.name, kind=rule.kind, measure="average_run_length",
-        promised=promise.average_run_length, measured=measured, low=low, high=high, exact=exact, streams=streams,
-        episodes=horizon, fired=float(np.mean(alarms > 0)),
-    )  # fmt: skip
-
-
-def _run_length(alarms: "Counts", horizon: int) -> tuple[float, float, float | None]:
-    """Estimate, lower and upper end of the average run length from streams that were cut at ``horizon``.
-
-    E T = E min(T, L) + P(T > L) E(T - L | T > L). The first two are measured. After half of the horizon, far beyond the
-    window, an alarm that has not come yet comes with a chance per episode that no longer changes (the state of a
-    stream without an alarm has settled), so the last term is what the second half shows: its episodes per alarm. The
-    interval is the jackknife's over groups of streams.
-    """
-    np = _numpy()
-    half = horizon // 2
-    capped = np.where(alarms > 0, alarms, horizon)
-    late = (alarms > half).astype(np.float64)
-    exposed = np.maximum(capped - half, 0).astype(np.float64)
-    outlived = (alarms == 0).astype(np.float64)
-    columns = np.stack([capped.astype(np.float64), outlived, exposed, late])
-
-    def estimate(sums: Any, count: int) -> float:
-        restricted, survivors, exposure, hits = (float(each) for each in sums)
-        if not survivors:
-            return restricted / count
-        return restricted / count + survivors / count * exposure / max(hits, 1.0)
-
-    total = columns.sum(axis=1)
-    value = estimate(total, len(alarms))
-    parts = np.array_split(np.arange(len(alarms)), min(GROUPS, len(alarms)))
-    left_out = [estimate(total - columns[:, part].sum(axis=1), len(alarms) - len(part)) for part in parts]
-    mean = sum(left_out) / len(left_out)
-    error = sqrt((len(parts) - 1) / len(parts) * sum((each - mean) ** 2 for each in left_out))
-    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-    if outlived.any() and late.sum() < 10:  # too few alarms to say more than what was certainly waited
-        return value, float(capped.mean()), None
-    return value, value - z * error, value + z * error
+    return *from_streams(alarms, horizon), horizon
 
 
 def _check_rate_level(rule: RateRule, streams: int, seed: int) -> PromiseReport:
@@ -315,7 +370,7 @@ def _level_report(
     return PromiseReport(
         rule=rule.name, kind=rule.kind, measure="false_alarm_share", promised=level,
         measured=fired / len(alarms), low=interval[0], high=interval[1], exact=exact, streams=len(alarms),
-        episodes=episodes, fired=fired / len(alarms),
+        episodes=episodes,
     )  # fmt: skip
 
 

@@ -120,7 +120,7 @@ def test_a_set_without_rules_is_said_to_look_for_nothing(home: Path) -> None:
 
 def test_check_tells_what_was_promised_and_what_was_found(home: Path) -> None:
     shown = lines(invoke("check", written(home)).output)
-    assert "three in_a_row average run length at least 1,000 1,110 exactly yes" in shown
+    assert "three in_a_row average run length at least 1,000 1,110 exactly formula yes" in shown
     assert shown[-1] == f"{home / 'rules.yaml'}: fine; rule set arm version 2: 1 over steps, 1 over verdicts"
     assert not (home / "log").exists()
 
@@ -129,11 +129,48 @@ def test_a_promise_that_is_not_kept_is_told_and_nothing_takes_effect(home: Path,
     bold = GOOD.replace("average_run_length: 1000", "average_run_length: 1200")
     for command in ("check", "activate"):
         shown = lines(invoke(command, written(home, bold), code=1).output)
-        assert "three in_a_row average run length at least 1,200 1,110 exactly no" in shown
+        assert "three in_a_row average run length at least 1,200 1,110 exactly formula no" in shown
         assert shown[-1] == (
             f"{home / 'rules.yaml'}: the promise is not kept by: three; make the rule stricter, or promise less"
         )
     assert list(read_all(log, CODEC, RULE_SETS)) == []
+
+
+WINDOW = """\
+rule_set: arm
+verdicts:
+  - kind: window_rate
+    name: ten
+    window: 10
+    minimum: {minimum}
+    limit: {limit}
+    promise: {{baseline_rate: 0.18, average_run_length: {promised}}}
+"""
+
+
+def test_a_promise_that_cannot_be_shown_is_not_taken_for_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine of ten at 18 %: about a million episodes, of which so few streams see no more than a hint."""
+    monkeypatch.setattr("stepwell.adapters.rules.simulate.EPISODES_IN_ALL", 1_000_000)
+    shown = lines(
+        invoke("check", written(home, WINDOW.format(minimum=10, limit=0.85, promised=800_000)), code=1).output
+    )
+    assert any(line.startswith("ten window_rate") and line.endswith("cannot be shown") for line in shown)
+    assert (
+        "10,000 streams of 100 episodes cannot show an average run length of 800,000; what can be shown is" in shown[-1]
+    )
+
+
+def test_a_promise_far_beyond_the_truth_is_refused_without_simulating(home: Path) -> None:
+    shown = lines(invoke("check", written(home, WINDOW.format(minimum=10, limit=0.95, promised=1e12)), code=1).output)
+    assert (
+        "ten window_rate average run length at least 1e+12 34,155,534 exactly formula 3.57e-06 % within 10 no" in shown
+    )
+
+
+def test_check_tells_how_often_a_small_minimum_fires_early(home: Path) -> None:
+    """Two failures among the first two are 3.24 %, whatever the average says."""
+    shown = lines(invoke("check", written(home, WINDOW.format(minimum=2, limit=0.95, promised=1e6))).output)
+    assert any("% within 10" in line and " 3.24 % within 10 yes" in line for line in shown)
 
 
 def test_a_bad_file_is_refused_by_every_command_with_its_line(home: Path, log: MessageLog) -> None:
