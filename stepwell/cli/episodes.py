@@ -113,6 +113,7 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     """Fold an episode again from the log alone, event by event, and compare with the verdict on record."""
+    from stepwell.engine.replay import fold_history
     from stepwell.engine.replay import replay as replay_events
     from stepwell.events.codec import Codec
     from stepwell.events.plain import as_plain
@@ -128,9 +129,9 @@ def replay(
     if as_json:
         _print_json([as_plain(step.event) | {"replay": _step_as_plain(step)} for step in shown])
         return
-    out = console()
-    _print_replay(out, shown, len(steps) - len(shown))
-    differences = _print_comparison(out, history, on_record)
+    out, folded = console(), fold_history(history)
+    _print_replay(out, shown, len(steps) - len(shown), _labels_at(folded.verdicts))
+    differences = _print_comparison(out, folded, on_record)
     if differences:
         raise VerificationError(differences[0])
 
@@ -297,7 +298,7 @@ def _print_verdict(out: "Console", verdict: "VerdictIssued") -> None:
     for metric in verdict.metrics:
         out.print(f"    {metric.name} {metric.value:g}", markup=False)
     if verdict.labels:
-        out.print(f"  labels: {', '.join(verdict.labels)}", markup=False)
+        out.print(f"  labels: {', '.join(_labels(verdict))}", markup=False)
     certificate = verdict.certificate
     notes = f" ({', '.join(certificate.notes)})" if certificate.notes else ""
     out.print(
@@ -312,11 +313,28 @@ def _print_verdict(out: "Console", verdict: "VerdictIssued") -> None:
     )
 
 
-def _print_replay(out: "Console", steps: "list[ReplayStep]", left_out: int) -> None:
+def _labels(verdict: "VerdictIssued") -> list[str]:
+    """Its labels, those of a step with that step."""
+    steps = dict(zip(verdict.labels, verdict.label_steps, strict=False))  # verdicts of old have no steps
+    return [f"{label} (step {steps[label]})" if steps.get(label, -1) >= 0 else label for label in verdict.labels]
+
+
+def _labels_at(verdicts: "dict[int, VerdictIssued]") -> dict[tuple[int, int], list[str]]:
+    """By attempt and step, the labels first found there."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for number, verdict in verdicts.items():
+        for label, step in zip(verdict.labels, verdict.label_steps, strict=False):
+            found.setdefault((number, step), []).append(label)
+    return found
+
+
+def _print_replay(
+    out: "Console", steps: "list[ReplayStep]", left_out: int, labels: dict[tuple[int, int], list[str]]
+) -> None:
     if left_out:
         out.print(f"({counted(left_out, 'event')} before these)")
     head = ("offset", "event", "step", "sim s", "state", "reward", "next", "")
-    lines = [head, *map(_replay_cells, steps)]
+    lines = [head, *(_replay_cells(step, labels) for step in steps)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     for line in lines:
         cells = (
@@ -333,11 +351,15 @@ _RIGHT = (True, False, True, True, False, True, False, False)
 """Which of the columns of a replay are numbers."""
 
 
-def _replay_cells(step: "ReplayStep") -> tuple[str, ...]:
+def _replay_cells(step: "ReplayStep", labels: dict[tuple[int, int], list[str]]) -> tuple[str, ...]:
+    from stepwell.events.model import StepDone
+
     event = step.event
     notes: list[str] = [] if step.fate == "applied" else [step.fate]
     notes += [f"{step.released} released"] if step.released else []
     notes += ["paused"] if step.paused else []
+    if isinstance(event, StepDone) and event.step is not None and step.fate in ("applied", "held"):
+        notes += [f"label {label}" for label in labels.get((event.attempt, event.step), ())]
     return (
         str(step.position.offset),
         f"{event.TYPE} {event.producer_seq}",
@@ -350,16 +372,12 @@ def _replay_cells(step: "ReplayStep") -> tuple[str, ...]:
     )
 
 
-def _print_comparison(
-    out: "Console", history: "list[tuple[Event, Position]]", on_record: "dict[int, VerdictIssued]"
-) -> list[str]:
+def _print_comparison(out: "Console", folded: "FoldedHistory", on_record: "dict[int, VerdictIssued]") -> list[str]:
     """Say of each attempt whether the fold agrees with the verdict on record; the differences."""
     from stepwell.adapters.verify import first_difference
-    from stepwell.engine.replay import fold_history
     from stepwell.engine.verdict import same_verdict
 
     differences = []
-    folded = fold_history(history)
     for number in sorted(folded.state.attempts):
         verdict, said = folded.verdicts.get(number), on_record.get(number)
         if verdict is None:

@@ -141,6 +141,28 @@ def test_columns_of_a_replay_are_apart(log: MessageLog, stepwell: Command) -> No
     assert all(line[start - 1] == " " for line in lines if line.strip() and line[0] == " " and len(line) > start)
 
 
+RULES = """\
+rule_set: lab
+version: 1
+steps: [{kind: frozen, name: arm_still, signal: action, steps: 2}]
+"""
+
+
+def test_labels_stand_with_the_step_at_which_they_were_found(
+    log: MessageLog, stepwell: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    stepwell("patterns", "activate", str(tmp_path / "rules.yaml"))
+    facts = Facts("ep-1")
+    send(log, *facts.begun(5), facts.ended(5))
+    assert "  labels: arm_still (step 2)" in stepwell("show", "ep-1").splitlines()
+    marked = [line.split() for line in stepwell("replay", "ep-1").splitlines() if "label" in line]
+    assert [(line[1], line[3], line[-2:]) for line in marked] == [("sim::step_done", "2", ["label", "arm_still"])]
+    facts = Facts("ep-2")
+    send(log, *facts.begun(0), facts.failed("host_lost"))
+    assert "  labels: zero_steps" in stepwell("show", "ep-2").splitlines()
+
+
 # --- run ----------------------------------------------------------------------------------------------------------
 
 
