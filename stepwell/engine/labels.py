@@ -52,7 +52,7 @@ def labels_of(attempt: "AttemptState") -> dict[str, int]:
 
     -1 for the built-in ones, which are of no one step.
     """
-    found = program_of(attempt.rules).labels(attempt.step_memory) if attempt.rules else {}
+    found = program_of(attempt.rules).labels(attempt.step_memory, attempt.request) if attempt.rules else {}
     if attempt.nonfinite_actions:
         found["nonfinite_action"] = -1
     if attempt.nonfinite_observations:
@@ -71,4 +71,4 @@ def rule_set_of(attempt: "AttemptState") -> str:
 
 def assigned_type(attempt: "AttemptState") -> str | None:
     """The failure type that the attempt's step rules give to a plain failure; None where none found one."""
-    return program_of(attempt.rules).assigned(attempt.step_memory) if attempt.rules else None
+    return program_of(attempt.rules).assigned(attempt.step_memory, attempt.request) if attempt.rules else None

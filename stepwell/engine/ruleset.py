@@ -70,6 +70,8 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=RATE_MIN, lt=1.0, allow_inf_nan=False)]
 Level = Annotated[float, Field(ge=RATE_MIN, le=0.5, allow_inf_nan=False)]
 Version = Annotated[int, Field(ge=1, le=VERSION_MAX)]
+Scope = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=1, max_length=64)]
+"""Names; one that ends in ``*`` stands for every name that begins so."""
 Part = Literal["scene", "task", "perturbation"]
 
 
@@ -87,6 +89,9 @@ class _StepRule(_Strict):
         description="failure type that an attempt gets which found the label and then failed its task; the first rule "
         "of the set that says so wins",
     )
+    tasks: Scope | None = Field(None, description="only in these tasks; all where left out")
+    scenes: Scope | None = Field(None, description="only in these scenes; all where left out")
+    policies: Scope | None = Field(None, description="only for these policies; all where left out")
 
     @field_validator("assigns")
     @classmethod

@@ -11,7 +11,7 @@ from stepwell.engine.state import ACTION_LIMIT, HOLD_LIMIT, LIST_LIMIT, NUMBER_L
 from stepwell.engine.steps.signals import READ_MAX, SEEN_MAX
 from stepwell.events.taxonomy import FAILURE_TYPES
 
-FOLD_VERSION: Final = 5
+FOLD_VERSION: Final = 6
 """Raise it with every change of the code that can change a state or a verdict; golden histories hold you to it."""
 
 

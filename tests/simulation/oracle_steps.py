@@ -42,9 +42,24 @@ def found_labels(attempt: "Attempt") -> dict[str, int]:
     found = {}
     for rule in json.loads(attempt.rules)["steps"]:
         step = FINDERS[rule["kind"]](rule, moments)
-        if step is not None:
+        if step is not None and _is_for(rule, attempt):
             found[rule["name"]] = step
     return found
+
+
+def _is_for(rule: Body, attempt: "Attempt") -> bool:
+    """Whether the rule names task, scene and policy of the request, or leaves them open."""
+    named = {key: rule.get(key) for key in ("tasks", "scenes", "policies") if rule.get(key) is not None}
+    request = next(
+        (fact.body for fact in attempt.applied if fact.type.endswith(("::requested", "::retry_requested"))), None
+    )
+    for key, names in named.items():
+        if request is None:
+            return False
+        value = request[{"tasks": "task", "scenes": "scene", "policies": "policy"}[key]]
+        if not any(value == name or (name[-1] == "*" and value.startswith(name[:-1])) for name in names):
+            return False
+    return True
 
 
 def assigned(attempt: "Attempt") -> str | None:
@@ -358,11 +373,21 @@ def find_oscillating(rule: Body, moments: list[Moment]) -> int | None:
     return None if earliest is None else seen[earliest].label_step
 
 
-def holds(condition: Body, values: list[float] | None) -> bool | None:
-    """Whether a condition holds; None where unknown."""
-    if values is None or len(values) != 1:
-        return None
-    return values[0] > condition["above"] if condition["above"] is not None else values[0] < condition["below"]
+def holds(condition: Body, moments: list[Moment], index: int) -> bool | None:
+    """Whether a condition holds at a moment; None where unknown. What a step does not say does not hold."""
+    signal = condition["signal"]
+    values = elements_at(signal, moments, index)
+    if values is not None and len(values) == 1:
+        return values[0] > condition["above"] if condition["above"] is not None else values[0] < condition["below"]
+    base, _, name = signal.partition("[")[0].partition(".")
+    body = moments[index].body
+    said = {
+        "metric": lambda: any(entry["name"] == name for entry in body["metrics"]),
+        "observation": lambda: any(entry["name"] == name for entry in body["observation"]),
+        "reward": lambda: body["reward"] is not None,
+        "step_wall_s": lambda: body["step_wall_s"] is not None,
+    }
+    return False if base in said and not said[base]() else None
 
 
 def clock_of(rule: Body, moment: Moment) -> tuple[Any, float]:
@@ -377,8 +402,8 @@ def clock_of(rule: Body, moment: Moment) -> tuple[Any, float]:
 def find_sequence(rule: Body, moments: list[Moment]) -> int | None:
     seen = looked_at(moments, rule["first"]["signal"], rule["then"]["signal"])
     firsts, thens = (
-        [holds(rule[which], series[at]) for at, moment in enumerate(moments) if moment in seen]
-        for which, series in ((which, series_of(rule[which]["signal"], moments)) for which in ("first", "then"))
+        [holds(rule[which], moments, at) for at, moment in enumerate(moments) if moment in seen]
+        for which in ("first", "then")
     )
     index = 0
     while index < len(seen):

@@ -7,12 +7,15 @@ per process.
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stepwell.engine.ruleset import read_canonical
 from stepwell.engine.steps.kernels import Kernel, SequenceKernel, kernel_of
 from stepwell.engine.steps.memory import OPEN, PARKED, Done, StepMemory
 from stepwell.engine.steps.signals import ROWS_MAX, Moment, Reader, Signal
+
+if TYPE_CHECKING:
+    from stepwell.engine.facts import RequestFact
 
 PROGRAMS_MAX: Final = 256
 """Compiled rule sets kept at once; a process sees one for each activation that an open attempt began under."""
@@ -39,12 +42,27 @@ class Rule(NamedTuple):
         assigns: failure type that it gives to a plain failure, or None.
         kernel: what looks.
         at_ready: whether it can see the first observation: all that it reads are observations.
+        tasks, scenes, policies: names that it is for, see `stepwell.engine.ruleset.Scope`; None for all.
     """
 
     name: str
     assigns: str | None
     kernel: Kernel[Any]
     at_ready: bool
+    tasks: Sequence[str] | None = None
+    scenes: Sequence[str] | None = None
+    policies: Sequence[str] | None = None
+
+    def concerns(self, request: "RequestFact | None") -> bool:
+        """Whether it is for what was asked for; one for some only is for nothing of which nobody knows what it is."""
+        if self.tasks is None and self.scenes is None and self.policies is None:
+            return True
+        return (
+            request is not None
+            and _is_among(request.task, self.tasks)
+            and _is_among(request.scene, self.scenes)
+            and _is_among(request.policy, self.policies)
+        )
 
 
 class Program:
@@ -76,7 +94,7 @@ class Program:
             kernel = kernel_of(rule, self._slot_of)
             signals.update(kernel.signals)
             at_ready = all(signal.base == "observation" for signal in kernel.signals)
-            rules.append(Rule(rule.name, rule.assigns, kernel, at_ready))
+            rules.append(Rule(rule.name, rule.assigns, kernel, at_ready, rule.tasks, rule.scenes, rule.policies))
         self.rules = tuple(rules)
         self._see = tuple((at, rule.kernel.see) for at, rule in enumerate(rules))
         self._see_ready = tuple((at, rule.kernel.see) for at, rule in enumerate(rules) if rule.at_ready)
@@ -154,20 +172,23 @@ class Program:
                 failures.append(_park(memory, index, rule, _said(error)))
         return failures
 
-    def labels(self, memory: StepMemory | None) -> dict[str, int]:
-        """The labels found, with their steps."""
-        if memory is None:
-            return {}
-        return {rule.name: step for rule, step in zip(self.rules, memory.found, strict=True) if step >= 0}
+    def labels(self, memory: StepMemory | None, request: "RequestFact | None") -> dict[str, int]:
+        """The labels found by the rules that concern what was asked for, with their steps.
 
-    def assigned(self, memory: StepMemory | None) -> str | None:
+        Every rule looks at every attempt: the request may be the last to come.
+        """
+        return {rule.name: step for rule, step in self._found(memory, request)}
+
+    def assigned(self, memory: StepMemory | None, request: "RequestFact | None") -> str | None:
         """The failure type that a plain failure gets, or None."""
+        found = self._found(memory, request)
+        return next((rule.assigns for rule, _ in found if rule.assigns is not None), None)
+
+    def _found(self, memory: StepMemory | None, request: "RequestFact | None") -> list[tuple[Rule, int]]:
         if memory is None:
-            return None
-        for rule, step in zip(self.rules, memory.found, strict=True):
-            if step >= 0 and rule.assigns is not None:
-                return rule.assigns
-        return None
+            return []
+        pairs = zip(self.rules, memory.found, strict=True)
+        return [(rule, step) for rule, step in pairs if step >= 0 and rule.concerns(request)]
 
     def _slot_of(self, key: object, make: Callable[[], Reader]) -> int:
         slot = self._slots.get(key)
@@ -186,6 +207,12 @@ def program_of(text: str) -> Program:
         pydantic.ValidationError: the text is no rule set of this version.
     """
     return Program(text)
+
+
+def _is_among(name: str, scope: Sequence[str] | None) -> bool:
+    if scope is None:
+        return True
+    return any(name.startswith(entry[:-1]) if entry.endswith("*") else name == entry for entry in scope)
 
 
 def _park(memory: StepMemory, index: int, rule: Rule, detail: str) -> Failure:

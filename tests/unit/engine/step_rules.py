@@ -36,6 +36,7 @@ VECTORS = ("action", "action[0:2]", "action_change", "action_jerk", "observation
 NUMBERS = ("action[1]", "observation.proprio[0]", "observation.touch", "metric.distance", "reward", "inference_s",
            "latency_s", "step_wall_s", "action_change[0]")  # fmt: skip
 SIGNALS = st.sampled_from(VECTORS + NUMBERS)
+TASKS = st.sampled_from([None, None, ["metaworld/*"], ["metaworld/reach-v3", "another"], ["another"], ["*"]])
 TYPES = st.sampled_from([None, "no_progress", "stale_observation", "limit_exceeded", "control_too_slow"])
 
 
@@ -115,7 +116,8 @@ KINDS = (limit, nonfinite, saturated, frozen, oscillating, stagnation, stale, se
 def rule_texts(draw: st.DrawFn, most: int = 6) -> str:
     """The text of an arbitrary set of step rules."""
     rules = draw(st.lists(st.one_of(*(kind() for kind in KINDS)), min_size=1, max_size=most))
-    return rules_text(*({**rule, "assigns": draw(TYPES)} for rule in rules), version=draw(st.integers(1, 3)))
+    drawn = ({**rule, "assigns": draw(TYPES), "tasks": draw(TASKS)} for rule in rules)
+    return rules_text(*drawn, version=draw(st.integers(1, 3)))
 
 
 # --- histories with something to find -----------------------------------------------------------------------------

@@ -292,6 +292,35 @@ def test_one_step_less_gives_the_next_rules_type() -> None:
     assert (said.outcome, said.failure_type, said.fault) == ("failure", "no_progress", "policy")
 
 
+@pytest.mark.parametrize(
+    ("scope", "found"),
+    [
+        ({}, True),
+        ({"tasks": ["metaworld/reach-v3"]}, True),
+        ({"tasks": ["metaworld/*"], "policies": ["other", "expert"]}, True),
+        ({"tasks": ["*"]}, True),
+        ({"tasks": ["metaworld"]}, False),
+        ({"tasks": ["gymnasium/*"]}, False),
+        ({"scenes": ["nowhere"]}, False),
+        ({"tasks": ["metaworld/*"], "policies": ["other"]}, False),
+    ],
+)
+def test_a_rule_for_some_tasks_scenes_or_policies(scope: dict[str, list[str]], found: bool) -> None:
+    """Neither its label nor its failure type reaches the others."""
+    rules = rules_text(
+        {"kind": "limit", "name": "high", "signal": "reward", "below": 9.0, "assigns": "no_progress", **scope}
+    )
+    story = ended(Story().begin().run(2), "max_steps")
+    said = verdict(fold(story.facts, rules=rules))
+    assert said.labels == (("high",) if found else ())
+    assert said.failure_type == ("no_progress" if found else "task_not_completed")
+    # The request may come last: then nobody knew what the steps were of.
+    late = [fact for fact in story.facts if fact.producer_seq or fact.PRODUCER != "host"]
+    assert (
+        verdict(fold([*late, *(fact for fact in story.facts if fact not in late)], rules=rules)).labels == said.labels
+    )
+
+
 def test_built_in_labels_stand_beside_those_of_rules() -> None:
     story = Story().begin().run(1, reward=float("nan"))
     said = verdict(fold(ended(story, "max_steps").facts, rules=ALWAYS))

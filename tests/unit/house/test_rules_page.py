@@ -14,7 +14,7 @@ from stepwell.exceptions import SpecError
 from tests.unit.house.test_docs import cells, text_of
 
 PAGE = text_of("rules.md")
-COMMON_STEP = ("kind", "name", "assigns")
+COMMON_STEP = ("kind", "name", "assigns", "tasks", "scenes", "policies")
 COMMON_VERDICT = ("kind", "name", "version", "per", "counts", "cooldown_episodes", "cooldown_s", "expires_s")
 SECTIONS: list[tuple[str, type[BaseModel], tuple[str, ...]]] = [
     *((f"### `{kind}`", model, tuple(set(model.model_fields) - {*COMMON_STEP})) for kind, model in STEP_KINDS.items()),
