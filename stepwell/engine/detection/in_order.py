@@ -19,7 +19,19 @@ from collections import Counter
 
 from stepwell.engine.detection.bearing import Entry, Key
 from stepwell.engine.detection.ledger import Sample, Trigger
-from stepwell.engine.detection.state import KEYS_MAX, NEVER, Failure, RuleState, Stream, named_max
+from stepwell.engine.detection.state import (
+    CELLS_MAX,
+    KEYS_MAX,
+    NEVER,
+    Cell,
+    Failure,
+    PolicyState,
+    RuleState,
+    Stream,
+    Tally,
+    cell_of,
+    named_max,
+)
 from stepwell.engine.detection.turn import Judge, Opening, TooMuchError, Turn
 
 
@@ -45,15 +57,23 @@ class InOrderJudge(Judge, ABC):
         del sample
         return key.text(policy)
 
-    def put(self, stream: Stream, rank: int, failed: bool) -> None:
+    def put(self, stream: Stream, rank: int, failed: bool, cell: Cell) -> None:
         """Count one episode of the stream."""
         del rank
         stream.tally.add(failed)
+        if cell in stream.cells or len(stream.cells) < CELLS_MAX:
+            stream.cells.setdefault(cell, Tally()).add(failed)
 
-    def take_out(self, stream: Stream, rank: int, failed: bool) -> None:
-        """Undo `put`."""
+    def take_out(self, stream: Stream, rank: int, failed: bool, cell: Cell) -> None:
+        """Undo `put`. A cell stays when it is empty, so that one that had no room is never counted by half."""
         del rank
         stream.tally.add(failed, -1)
+        if cell in stream.cells:
+            stream.cells[cell].add(failed, -1)
+
+    def cells_of(self, stream: Stream) -> dict[Cell, Tally]:
+        """The stream's counts by cell."""
+        return stream.cells
 
     def observe(self, own: RuleState, key: Key, entry: Entry, failed: bool, sign: int) -> list[tuple[Key, Stream]]:
         """One more (or less) episode of a key: what other streams make of it; those that changed."""
@@ -74,7 +94,7 @@ class InOrderJudge(Judge, ABC):
         stream = self._stream(turn, own, key)
         others = self.observe(own, key, entry, failed, 1)
         if self._counts_now(turn, stream, entry.rank, failed):
-            self.put(stream, entry.rank, failed)
+            self.put(stream, entry.rank, failed, cell_of(entry.evidence))
             if failed:
                 stream.barred = False
                 _name(own, stream, Failure(entry.rank, entry.evidence, entry.failure_type))
@@ -107,7 +127,7 @@ class InOrderJudge(Judge, ABC):
         touched = self.observe(own, key, entry, failed, -1)
         stream = own.streams.get(key)
         if stream is not None and entry.rank >= stream.since:
-            self.take_out(stream, entry.rank, failed)
+            self.take_out(stream, entry.rank, failed, cell_of(entry.evidence))
             _unname(stream, entry.rank)
             touched.append((key, stream))
         return touched
@@ -123,7 +143,7 @@ class InOrderJudge(Judge, ABC):
             stream = self._stream(turn, own, key)
         touched = self.observe(own, key, entry, failed, 1)
         if stream is not None and entry.rank >= stream.since:
-            self.put(stream, entry.rank, failed)
+            self.put(stream, entry.rank, failed, cell_of(entry.evidence))
             if failed:
                 _name(own, stream, Failure(entry.rank, entry.evidence, entry.failure_type))
             touched.append((key, stream))
@@ -141,8 +161,9 @@ class InOrderJudge(Judge, ABC):
             new.rank = named.rank
             _unname(stream, named.rank)
             if named.rank >= stream.since:
-                self.take_out(stream, named.rank, True)
-                self.put(stream, named.rank, False)
+                cell = cell_of(named.evidence)
+                self.take_out(stream, named.rank, True, cell)
+                self.put(stream, named.rank, False, cell)
             touched.append((stream_key, stream))
             touched += self.observe(own, stream_key, new, True, -1)
             touched += self.observe(own, stream_key, new, False, 1)
@@ -167,8 +188,14 @@ class InOrderJudge(Judge, ABC):
         stream.since = NEVER
         stream.tally.failures = stream.tally.episodes = 0
         stream.window.clear()
+        stream.cells.clear()
         stream.recent.clear()
         self.restarted(stream, NEVER)
+
+    def cells(self, state: PolicyState, trigger: Trigger) -> dict[Cell, Tally]:
+        """Of the trigger's stream, as far as it has come."""
+        stream = state.rules[self.rule.name].streams.get(trigger.key)
+        return {} if stream is None else self.cells_of(stream)
 
     def _stream(self, turn: Turn, own: RuleState, key: Key) -> Stream:
         """The key's stream, touched; a new one where there is none."""
@@ -241,9 +268,20 @@ class InOrderJudge(Judge, ABC):
 
 
 def _name(own: RuleState, stream: Stream, failure: Failure) -> None:
-    """Remember a failure as evidence of a trigger to come."""
+    """Remember a failure as evidence of a trigger to come.
+
+    Where there are too many, the oldest goes of the cell that has most: so every failing cell stays in evidence, with
+    its newest, though another has failed more often or later.
+    """
     insort(stream.recent, failure, key=lambda item: item.rank)
-    del stream.recent[: -named_max(len(own.streams))]
+    while len(stream.recent) > named_max(len(own.streams)):
+        if stream.recent[0].rank < stream.since:  # out of the rule's own window
+            del stream.recent[0]
+            continue
+        cells = [cell_of(item.evidence) for item in stream.recent]
+        count = Counter(cells)
+        most = max(count.values())
+        del stream.recent[next(i for i, cell in enumerate(cells) if count[cell] == most)]
 
 
 def _unname(stream: Stream, rank: int) -> None:

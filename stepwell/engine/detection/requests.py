@@ -1,21 +1,25 @@
 """What the detector publishes: patterns, requests, withdrawals and expiries. Pure.
 
-Sampling weights of a request: with F the failed episodes that it names (evidence and hard negatives), and a cell being
-scene and perturbation,
+Sampling weights of a request: a cell is scene and perturbation. With f failures among n episodes of a cell,
 
-    w(cell) = |{e in F: cell(e) = cell}| / |F|.
+    r(cell) = (f + 1/2) / (n + 1),    w(cell) = r(cell) / sum of r over all cells with f > 0.
 
-They sum to 1; cells in alphabetical order.
+r is the cell's failure rate as its mean under Jeffreys' prior, Beta(1/2, 1/2), so that one failure in one episode is
+no certainty (R. Krichevsky, V. Trofimov, The performance of universal encoding, IEEE Trans. Inf. Theory 27, 1981).
+Counted are the episodes of the rule's key: by rules in the order of requests all since their stream began, or those in
+the rule's window; by rules over rows those in the detector's window. The weights sum to 1; cells in alphabetical order.
+
+Which failures are named: where there is no room for all, of every cell the newest in turn.
 """
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stepwell.engine.detection.bearing import Reading
+from stepwell.engine.detection.bearing import Entry, Reading
 from stepwell.engine.detection.ledger import Trigger
-from stepwell.engine.detection.state import PolicyState
+from stepwell.engine.detection.state import Cell, PolicyState, Tally, cell_of
 from stepwell.events.ids import derived_event_id
 from stepwell.events.model import (
     EvidenceEpisode,
@@ -32,8 +36,8 @@ HARD_NEGATIVES_MAX = 32
 """Most hard negatives of a request."""
 
 WEIGHTS_FORMULA = (
-    "w(cell) = failed episodes of this request (evidence and hard negatives) in the cell / all of them; "
-    "cell = (scene, perturbation)"
+    "w(cell) = r(cell) / sum of r over the failing cells; r = (f + 1/2) / (n + 1), with f failures among the n "
+    "episodes of the cell that the rule has counted; cell = (scene, perturbation)"
 )
 REGRESSION_FORMAT = "stepwell-regression/1"
 FRESH_SEEDS_PER_CELL = 10
@@ -48,13 +52,15 @@ def pattern_of(state: PolicyState, trigger: Trigger, promise: str) -> PatternDet
     )
 
 
-def request_of(state: PolicyState, trigger: Trigger, hard: tuple[EvidenceEpisode, ...]) -> RetrainRequested:
-    """The request of a trigger, as of now."""
+def request_of(
+    state: PolicyState, trigger: Trigger, hard: tuple[EvidenceEpisode, ...], cells: dict[Cell, Tally]
+) -> RetrainRequested:
+    """The request of a trigger, as of now. ``cells``: failures and episodes of its sample."""
     failed = (*trigger.evidence, *hard)
     return RetrainRequested(
         **_head("retrain::requested", state, trigger, state.now),
         **_about(trigger),
-        sampling_weights=sampling_weights(failed),
+        sampling_weights=sampling_weights(cells, failed),
         requested_by=f"{PRODUCER_ID} rule {trigger.rule} version {trigger.rule_version}",
         hard_negatives=hard,
         weights_formula=WEIGHTS_FORMULA,
@@ -79,27 +85,58 @@ def expired_of(state: PolicyState, trigger: Trigger) -> RetrainExpired:
 
 
 def hard_negatives(state: PolicyState, trigger: Trigger, reading: Reading) -> tuple[EvidenceEpisode, ...]:
-    """Further failures of the trigger's kind in the window, beside its evidence, newest first."""
+    """Further failures of the trigger's kind in the window, beside its evidence, newest first.
+
+    Where they are too many, of every cell the newest in turn, those first that the evidence lacks.
+    """
     named = {item.episode_id for item in trigger.evidence}
-    one_type = trigger.sample is None
-    out: list[EvidenceEpisode] = []
-    for entry in state.latest():
-        if reading.says(entry) != "counts" or reading.key(entry) != trigger.key:
-            continue
-        if entry.evidence.episode_id in named or (one_type and entry.failure_type != trigger.failure_type):
-            continue
-        out.append(entry.evidence)
-        if len(out) == HARD_NEGATIVES_MAX:
-            break
-    return tuple(out)
+    there = {cell_of(item) for item in trigger.evidence}
+    found = [
+        entry.evidence
+        for entry in state.latest()
+        if entry.evidence.episode_id not in named and _is_of(trigger, reading, entry)
+    ]
+    turns: Counter[Cell] = Counter()
+    order: list[tuple[int, bool, int]] = []
+    for index, item in enumerate(found):
+        cell = cell_of(item)
+        order.append((turns[cell], cell in there, index))
+        turns[cell] += 1
+    chosen = sorted(index for *_, index in sorted(order)[:HARD_NEGATIVES_MAX])
+    return tuple(found[index] for index in chosen)
 
 
-def sampling_weights(failed: tuple[EvidenceEpisode, ...]) -> tuple[SamplingWeight, ...]:
-    """Share of the failed episodes per (scene, perturbation); see the module's formula."""
-    cells = Counter((item.scene, item.perturbation) for item in failed)
+def cells_of_window(state: PolicyState, trigger: Trigger, reading: Reading) -> dict[Cell, Tally]:
+    """Failures of the trigger's kind and episodes by cell, of the trigger's key, in the detector's window."""
+    cells: dict[Cell, Tally] = {}
+    for entry in state.entries():
+        if reading.says(entry) != "silent" and reading.key(entry) == trigger.key:
+            cells.setdefault(cell_of(entry.evidence), Tally()).add(_is_of(trigger, reading, entry))
+    return cells
+
+
+def _is_of(trigger: Trigger, reading: Reading, entry: Entry) -> bool:
+    """Whether it is a failure of the trigger's kind: of a row, of the same type."""
+    if reading.says(entry) != "counts" or reading.key(entry) != trigger.key:
+        return False
+    return trigger.sample is not None or entry.failure_type == trigger.failure_type
+
+
+def sampling_weights(cells: Mapping[Cell, Tally], failed: Iterable[EvidenceEpisode] = ()) -> tuple[SamplingWeight, ...]:
+    """Shares of the failing cells in proportion to their failure rates; see the module's formula.
+
+    Args:
+        cells: failures and episodes.
+        failed: episodes that the request names; where none of their cell were counted they count by themselves.
+    """
+    named = Counter(cell_of(item) for item in failed)
+    counted = {cell: Tally(count, count) for cell, count in named.items()}
+    counted |= {cell: tally for cell, tally in cells.items() if tally.failures > 0}
+    rates = {cell: (counted[cell].failures + 0.5) / (counted[cell].episodes + 1) for cell in sorted(counted)}
+    total = sum(rates.values())
     return tuple(
-        SamplingWeight(scene=scene, perturbation=perturbation, weight=count / len(failed))
-        for (scene, perturbation), count in sorted(cells.items())
+        SamplingWeight(scene=scene, perturbation=perturbation, weight=rate / total)
+        for (scene, perturbation), rate in rates.items()
     )
 
 

@@ -4,7 +4,8 @@ Everything is bounded. Per policy: `WINDOW_MAX` verdicts and `KEPT_MAX` older on
 revisions, `QUEUE_MAX` requested episodes, `MUTES_MAX` mutes, `STANDING_MAX` standing and `CLOSED_MAX` closed triggers.
 Per rule `KEYS_MAX` keys: of a rule over rows each with a row of at most N - 1 episodes, of one in the order of requests
 with counts, at most `EVIDENCE_MAX` failures (of many keys fewer, see `named_max`) and, where the rule has a window,
-that many bits. A rule that would need more is parked, and a dead letter says so.
+that many bits and cells, or else at most `CELLS_MAX` counts. A rule that would need more is parked, and a dead letter
+says so.
 """
 
 import hashlib
@@ -44,8 +45,20 @@ NAMED_MIN = 8
 
 MUTES_MAX = 256
 
+CELLS_MAX = 256
+"""Cells whose failures a stream counts; those that come after them are left out of sampling weights."""
+
 NEVER = 2**62
 """A rank that no episode reaches."""
+
+
+Cell = tuple[str, str]
+"""Scene and perturbation."""
+
+
+def cell_of(evidence: EvidenceEpisode) -> Cell:
+    """Where an episode took place."""
+    return evidence.scene, evidence.perturbation
 
 
 class Tally(msgspec.Struct, array_like=True):
@@ -76,8 +89,9 @@ class Stream(msgspec.Struct):
         trigger: the trigger that stands or cools down; empty for none.
         barred: its trigger has expired, and nothing has failed since.
         tally: the episodes from ``since`` on; of a rule with a window, those in it.
-        window: of a rule with a window, rank and failure of each of its episodes.
-        recent: the last counted failures, by rank.
+        cells: the same by cell, of a rule without a window.
+        window: of a rule with a window, rank, failure and cell of each of its episodes.
+        recent: counted failures, by rank: of each cell the last ones, as many of each as there is room for.
         order: of a rule that compares, how many keys were seen before this one.
         begun, total: of a rule that compares, all episodes of the key from rank ``begun`` on, whatever was answered.
         base, base_since, old: the key that this one is compared with, and its episodes from that rank on.
@@ -87,7 +101,8 @@ class Stream(msgspec.Struct):
     trigger: str = ""
     barred: bool = False
     tally: Tally = msgspec.field(default_factory=Tally)
-    window: list[tuple[int, bool]] = msgspec.field(default_factory=list)
+    cells: dict[Cell, Tally] = msgspec.field(default_factory=dict)
+    window: list[tuple[int, bool, Cell]] = msgspec.field(default_factory=list)
     recent: list[Failure] = msgspec.field(default_factory=list)
     order: int = 0
     begun: int = 0
@@ -226,7 +241,7 @@ def load(data: bytes) -> PolicyState:
 
 def _detector_hash() -> str:
     bounds = (WINDOW_MAX, FORGOTTEN_MAX, QUEUE_MAX, EVIDENCE_MAX, KEYS_MAX, MUTES_MAX, STANDING_MAX, CLOSED_MAX)
-    more = (KEPT_MAX, NAMED_MAX, NAMED_MIN)
+    more = (KEPT_MAX, NAMED_MAX, NAMED_MIN, CELLS_MAX)
     return hashlib.sha256(repr((DETECTOR_VERSION, bounds, more)).encode()).hexdigest()[:32]
 
 

@@ -6,8 +6,15 @@ from typing import NamedTuple
 
 from stepwell.engine.detection.bearing import Entry, Key, Reading
 from stepwell.engine.detection.ledger import STANDING_MAX, Sample, Trigger
-from stepwell.engine.detection.requests import expired_of, hard_negatives, pattern_of, request_of, withdrawn_of
-from stepwell.engine.detection.state import PolicyState, RuleState
+from stepwell.engine.detection.requests import (
+    cells_of_window,
+    expired_of,
+    hard_negatives,
+    pattern_of,
+    request_of,
+    withdrawn_of,
+)
+from stepwell.engine.detection.state import Cell, PolicyState, RuleState, Tally
 from stepwell.engine.ruleset import InARowRule, RateRule, ShiftRule, WindowRateRule
 from stepwell.events.model import Event, EvidenceEpisode
 
@@ -102,12 +109,14 @@ class Turn:
         judge = self.judge_of(trigger)
         trigger.status = "open"
         hard: tuple[EvidenceEpisode, ...] = ()
+        cells: dict[Cell, Tally] = {}
         if judge is not None:
             hard = hard_negatives(self.state, trigger, judge.reading)
+            cells = judge.cells(self.state, trigger)
             if judge.rule.expires_s is not None:
                 trigger.expires_at = self.state.now + int(judge.rule.expires_s * 1_000_000)
                 self.state.ledger.changed()
-        self._publish(request_of(self.state, trigger, hard))
+        self._publish(request_of(self.state, trigger, hard, cells))
 
     def withdraw(self, trigger: Trigger, reason: str) -> None:
         """Say that a trigger has lost its evidence."""
@@ -185,6 +194,10 @@ class Judge:
 
     def amended_late(self, turn: Turn, own: RuleState, new: Entry) -> None:
         """A verdict that left the window was amended."""
+
+    def cells(self, state: PolicyState, trigger: Trigger) -> dict[Cell, Tally]:
+        """Failures and episodes by cell, of the sample that a trigger rests on."""
+        return cells_of_window(state, trigger, self.reading)
 
     def keeps(self, own: RuleState, entry: Entry) -> bool:
         """Whether the entry must not be forgotten yet."""

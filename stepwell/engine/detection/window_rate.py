@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 
 from stepwell.engine.detection.in_order import InOrderJudge
 from stepwell.engine.detection.ledger import Sample
-from stepwell.engine.detection.state import Stream
+from stepwell.engine.detection.state import Cell, Stream, Tally
 from stepwell.engine.ruleset import WindowRateRule
 
 
@@ -30,16 +30,24 @@ class WindowRateJudge(InOrderJudge):
     def seen(self, sample: Sample) -> str:
         return f"{sample.failures} of {sample.episodes} episodes failed; limit {self.rule.limit:g}"
 
-    def put(self, stream: Stream, rank: int, failed: bool) -> None:
+    def put(self, stream: Stream, rank: int, failed: bool, cell: Cell) -> None:
         """Count an episode at its place; the oldest leaves a full window."""
-        insort(stream.window, (rank, failed))
+        insort(stream.window, (rank, failed, cell))
         stream.tally.add(failed)
         if len(stream.window) > self.rule.window:
-            oldest, had_failed = stream.window.pop(0)
+            oldest, had_failed, _ = stream.window.pop(0)
             stream.tally.add(had_failed, -1)
             stream.since = oldest + 1
 
-    def take_out(self, stream: Stream, rank: int, failed: bool) -> None:
+    def take_out(self, stream: Stream, rank: int, failed: bool, cell: Cell) -> None:
         """Leave a gap: what left the window before does not come back."""
-        del stream.window[bisect_left(stream.window, (rank, False))]
+        del cell
+        del stream.window[bisect_left(stream.window, (rank, False, ("", "")))]
         stream.tally.add(failed, -1)
+
+    def cells_of(self, stream: Stream) -> dict[Cell, Tally]:
+        """Of the episodes in the window."""
+        cells: dict[Cell, Tally] = {}
+        for _, failed, cell in stream.window:
+            cells.setdefault(cell, Tally()).add(failed)
+        return cells

@@ -88,10 +88,13 @@ def test_a_request_says_what_to_train_on_and_what_to_run_afterwards() -> None:
     assert [item.episode_id for item in request.evidence] == ["a", "b", "c"]
     assert [item.episode_id for item in request.hard_negatives] == ["old"]
     assert (request.evidence[0].task, request.evidence[0].first_offset, request.evidence[0].last_offset) == ("t", 0, 9)
+    # dark: 2 of 2 failed; plain with gain: 1 of 1; plain: 1 of 4, for the two successes and another failure count too.
+    rates = [2.5 / 3, 1.5 / 2, 1.5 / 5]
     assert [(w.scene, w.perturbation, w.weight) for w in request.sampling_weights] == [
-        ("dark", "none", 0.5), ("plain", "gain", 0.25), ("plain", "none", 0.25),
+        ("dark", "none", rates[0] / sum(rates)), ("plain", "gain", rates[1] / sum(rates)),
+        ("plain", "none", rates[2] / sum(rates)),
     ]  # fmt: skip
-    assert "hard negatives" in request.weights_formula
+    assert "(f + 1/2) / (n + 1)" in request.weights_formula
     spec = json.loads(request.regression_spec_json)
     cell = {"example_episode": "a", "perturbation": "none", "scene": "plain", "seeds": [1], "task": "t"}
     assert spec == {

@@ -10,13 +10,11 @@ from stepwell.engine.detection import state as module
 from stepwell.engine.detection.bearing import bearing
 from stepwell.engine.detection.fold import Detector, policy_of
 from stepwell.engine.detection.ledger import CLOSED_MAX
-from stepwell.engine.detection.requests import sampling_weights
 from stepwell.engine.detection.state import PolicyState, dump, load
 from stepwell.engine.ruleset import BUILT_IN, WINDOW_MAX, InARowRule, RuleSet
 from stepwell.events.model import (
     CommandIssued,
     Event,
-    EvidenceEpisode,
     PatternDetected,
     RetrainAnswered,
     RetrainRequested,
@@ -74,7 +72,8 @@ def test_exactly_n_in_a_row_publish_once_with_their_evidence() -> None:
     assert {item.partition for item in pattern.evidence} == {2}
     assert request.trigger_id == pattern.trigger_id
     assert request.failure_type == "task_not_completed"
-    assert [(w.scene, w.weight) for w in request.sampling_weights] == [("dark", 0.2), ("plain", 0.8)]
+    both = 1.5 / 2 + 4.5 / 5
+    assert [(w.scene, w.weight) for w in request.sampling_weights] == [("dark", 0.75 / both), ("plain", 0.9 / both)]
     assert (pattern.producer_seq, request.producer_seq) == (0, 1)
     assert pattern.occurred_at == 1_000_004
     assert "same_failure_in_a_row version 1" in request.requested_by
@@ -292,20 +291,6 @@ def test_events_of_no_policy_are_not_read() -> None:
     assert policy_of(command) == ""
     assert policy_of(verdict("e")) == policy_of(answer("t", "done")) == "expert"
     assert Detector().apply(Detector().begin("expert"), command, At(0, 0, 0)) == []
-
-
-def test_sampling_weights_sum_to_one() -> None:
-    """Shares of the evidence per scene and perturbation."""
-    evidence = tuple(
-        EvidenceEpisode(
-            episode_id=str(i), attempt=1, revision=0, partition=0, offset=i, scene=f"s{i % 3}", perturbation="none",
-            seed=i, n_steps=1,
-        )
-        for i in range(7)
-    )  # fmt: skip
-    weights = sampling_weights(evidence)
-    assert [w.weight for w in weights] == [3 / 7, 2 / 7, 2 / 7]
-    assert sum(w.weight for w in weights) == pytest.approx(1.0, abs=1e-12)
 
 
 EVENTS = st.lists(

@@ -89,7 +89,7 @@ def test_overdue_predecessors_are_passed_and_admitted_on_arrival() -> None:
     (trigger,) = story.state.ledger.triggers.values()
     assert trigger.merged == 1
     stream = next(iter(story.state.rules["often"].streams.values()))
-    assert [rank for rank, _ in stream.window] == [0, 1, 2, 3, 4, 5]
+    assert [rank for rank, _, _ in stream.window] == [0, 1, 2, 3, 4, 5]
 
 
 def test_the_policy_s_own_records_tell_the_time_as_well() -> None:
