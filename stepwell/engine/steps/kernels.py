@@ -19,6 +19,7 @@ from stepwell.engine.steps.memory import Best, Hits, KernelState, Same, Sequel, 
 from stepwell.engine.steps.signals import (
     Reader,
     Signal,
+    condition_reader,
     content_reader,
     number_reader,
     parse_signal,
@@ -345,8 +346,12 @@ class SequenceKernel(Kernel[Sequel]):
     was none). It ends well at a moment, that one included, at which ``then`` holds and no more than the time has
     passed. It is missed, and the label found, at the first moment at which more than the time has passed, or just the
     time and ``then`` does not hold. While it waits, ``first`` is not looked at. Afterwards the next wait begins when
-    ``first`` comes to hold again. Where ``then`` or the clock is unknown at a moment, nobody can say that it was
-    missed: no wait begins there, and one that runs is given up.
+    ``first`` comes to hold again.
+
+    What a step that is there does not say, does not hold: a metric that is reported only when something happens is not
+    there at the other steps (`stepwell.engine.steps.signals.condition_reader`). Where ``then`` or the clock is unknown
+    at a moment (an action was lost, a tensor cannot be read, a step has no ``sim_time``), nobody can say that it was
+    missed: no wait begins there, and one that runs is given up. So it is where steps were lost.
 
     The clock: ``within_steps`` counts steps, ``within_sim_s`` goes by ``sim_time`` (unknown where a step has none),
     ``within_wall_s`` by the simulator's ``occurred_at``, pauses included. While nothing waits in the log and the
@@ -356,7 +361,7 @@ class SequenceKernel(Kernel[Sequel]):
 
     def __init__(self, rule: ruleset.SequenceRule, slot_of: SlotOf) -> None:
         self.signals = (parse_signal(rule.first.signal), parse_signal(rule.then.signal))
-        first, then = (number_slot(signal, slot_of) for signal in self.signals)
+        first, then = (condition_slot(signal, slot_of) for signal in self.signals)
         self.wall = rule.within_wall_s is not None
         self._within: float
         if rule.within_steps is not None:
@@ -423,6 +428,12 @@ def values_slot(signal: Signal, slot_of: SlotOf) -> int:
 def number_slot(signal: Signal, slot_of: SlotOf) -> int:
     """The slot of a signal of one number."""
     return slot_of(("number", signal), lambda: number_reader(signal))
+
+
+def condition_slot(signal: Signal, slot_of: SlotOf) -> int:
+    """The slot of a signal of one number, as conditions take it."""
+    number = number_slot(signal, slot_of)
+    return slot_of(("condition", signal), lambda: condition_reader(signal, number))
 
 
 def range_slot(signal: Signal, slot_of: SlotOf) -> int:

@@ -34,6 +34,9 @@ that the tensor does not have; a tensor without elements, with more than `ELEMEN
 `READ_MAX` bytes, or kept outside the log. (Rules of the kind ``stale`` about a whole observation read large ones and
 those outside, too, by their SHA-256.)
 
+The conditions of a ``sequence`` take one of these otherwise (`condition_reader`): where a step is there and its fact
+does not say the metric, the reward, the wall time or the observation, the condition does not hold.
+
 Elements of any dtype become float64: exact but for integers beyond 2**53.
 """
 
@@ -265,6 +268,29 @@ def number_reader(signal: Signal) -> Reader:
         return found[0] if found is not None and len(found) == 1 else None
 
     return only
+
+
+def condition_reader(signal: Signal, number_slot: int) -> Reader:
+    """Reads a signal of one number for a condition: NaN, with which no condition holds, where the simulator's fact is
+    there and does not say it. A metric may be reported only when it has something to tell.
+
+    Unknown stays what cannot be read, and what belongs to an action: that one may be lost.
+    """
+    base, name = signal.base, signal.name
+
+    def condition(moment: Moment, slots: list[Any]) -> float | None:
+        value: float | None = slots[number_slot]
+        if value is not None or base in _OF_ACTIONS:
+            return value
+        if base == "observation" and any(tensor.name == name for tensor in moment.observation):
+            return None
+        return _NOT_THERE
+
+    return condition
+
+
+_OF_ACTIONS: Final = frozenset({"action", "action_change", "action_jerk", "inference_s", "latency_s"})
+_NOT_THERE: Final = float("nan")
 
 
 def content_reader(signal: Signal) -> Reader:

@@ -443,8 +443,15 @@ def moves(*pairs: Any) -> list[Any]:
         (((0, 0), (1, 1), (0, 0), (1, 0), (1, 0), (1, 0)), 5),  # holds again, and is missed
         (((0, 0), (1, 0), (0, 0), (1, 0)), 3),  # letting go does not put the wait off
         (((0, 0), (1, 0), GAP, (1, 0), (1, 0), (1, 0)), None),  # it may have been lifted in the lost step
-        (((0, 0), (1, 0), (1, None), (1, 0), (1, 0), (1, 0)), None),  # unknown whether it was
+        (((0, 0), (1, 0), (1, None), (1, 0), (1, 0), (1, 0)), 3),  # what a step does not say does not hold
         (((0, 0), (1, 0), (None, 0), (1, 0)), 3),  # whether it is still grasped does not matter
+        (((None, None), (1, None), (None, None), (None, None)), 3),  # told only when it happens
+        (((None, None), (1, None), (None, None), (None, 1)), None),
+        (
+            ((None, None), (1, None), (None, 1), (1, None), (1, None), (1, None)),
+            5,
+        ),  # told again: it comes to hold again
+        (((None, None), (1, None), GAP, (None, None), (None, None)), None),  # it may have been told in the lost step
         (((0, 0), GAP, (1, 0), (1, 0), (1, 0), (1, 0)), None),  # came to hold nobody knows when
         (((0, 0), GAP, (0, 0), (1, 0), (1, 0), (1, 0)), 5),
         (((0, 0), (NAN, 0), (NAN, 0), (NAN, 0)), None),
@@ -452,6 +459,22 @@ def moves(*pairs: Any) -> list[Any]:
 )
 def test_sequence_in_steps(pairs: tuple[Any, ...], step: int | None) -> None:
     assert attempt(LIFTED, moves(*pairs)) == step
+
+
+def test_a_condition_about_a_lost_action_is_unknown_and_one_about_what_was_not_observed_does_not_hold() -> None:
+    moved = {"signal": "action", "above": 0.5}
+    rule = LIFTED | {"first": moved, "then": LIFT}
+    still, quick = actions((0.0,), (1.0,))
+    assert attempt(rule, [still, quick | {"reward": 0.0}, *[still | {"reward": 0.0}] * 2]) == 3
+    assert attempt(rule, [still, LOST_ACTION, *[quick | {"reward": 0.0}] * 4]) is None  # came to hold nobody knows when
+    then_moved = LIFTED | {"then": moved}
+    touched = [{"metrics": metrics(each)[0]["metrics"], "reward": 0.0} for each in (0.0, 1.0, 1.0, 1.0)]
+    assert attempt(then_moved, [still | each for each in touched]) == 3
+    assert attempt(then_moved, [*(still | each for each in touched[:2]), LOST_ACTION, still | touched[3]]) is None
+    seen_it = LIFTED | {"then": {"signal": "observation.x", "above": 0.5}}
+    assert attempt(seen_it, touched) == 3  # no observation x
+    unread = {"observation": (array("x", [0.0, 0.0]),)}
+    assert attempt(seen_it, [*touched[:2], touched[2] | unread, touched[3]]) is None  # one of two elements: which?
 
 
 def test_sequence_in_simulated_time() -> None:
