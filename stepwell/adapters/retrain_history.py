@@ -8,7 +8,8 @@ The detector judges (`stepwell.engine.detection.ledger`); this reads the same fr
 was answered:
 
 * The first answer that closes a request counts. Later ones stay in the log and change nothing.
-* The detector withdraws, or lets expire, only what was not closed; so either beats any answer.
+* The detector withdraws, or lets expire, only what was not closed; so either beats any answer, and of a trigger that
+  it closed at most an ``accepted`` counts.
 * A service's ``accepted`` says more than a person's acknowledgement.
 * A pattern without a request stands muted; a service that has it from the patterns can answer it all the same.
 """
@@ -78,10 +79,23 @@ class LedgerEntry:
 
     @property
     def counting(self) -> RetrainAnswered | None:
-        """The answer that counts: the first that closes the request, else the last ``accepted``."""
+        """The answer that counts: the first that closes the request, else the last ``accepted``.
+
+        Where the detector has closed it, a closing answer came too late and is none.
+        """
         known = [answer for answer in self.answers if answer.status in ANSWERS]
+        if self.withdrawal is not None or self.expiry is not None:
+            known = [answer for answer in known if answer.status not in CLOSING_ANSWERS]
         closing = next((answer for answer in known if answer.status in CLOSING_ANSWERS), None)
         return closing or (known[-1] if known else None)
+
+    @property
+    def acknowledged(self) -> tuple[str, str]:
+        """Who acknowledged it last, and the last thing that was said with it; empty where nothing was."""
+        if not self.acknowledgements:
+            return "", ""
+        details = (each.detail for each in reversed(self.acknowledgements) if each.detail)
+        return self.acknowledgements[-1].acknowledged_by, next(details, "")
 
     @property
     def state(self) -> str:

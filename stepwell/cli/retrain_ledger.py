@@ -231,7 +231,8 @@ def _as_plain(entry: "LedgerEntry") -> dict[str, Any]:
         "trainer": answer.producer_id if answer else None,
         # "detail" is the request's own: what was seen
         "answer_detail": answer.detail if answer else None,
-        "acknowledged_by": entry.acknowledgements[-1].acknowledged_by if entry.acknowledgements else None,
+        "acknowledged_by": entry.acknowledged[0] or None,
+        "acknowledged_detail": entry.acknowledged[1] or None,
         "withdrawn_reason": entry.withdrawal.reason if entry.withdrawal else None,
         "expired_reason": entry.expiry.reason if entry.expiry else None,
     }
@@ -241,7 +242,7 @@ def _whom(entry: "LedgerEntry") -> str:
     """Who brought it where it stands, of those outside."""
     if entry.counting is not None:
         return entry.counting.producer_id
-    return entry.acknowledgements[-1].acknowledged_by if entry.acknowledgements else ""
+    return entry.acknowledged[0]
 
 
 def _reason(entry: "LedgerEntry") -> str:
@@ -252,7 +253,7 @@ def _reason(entry: "LedgerEntry") -> str:
         return short_line(entry.expiry.reason)
     if entry.counting is not None:
         return short_line(entry.counting.detail)
-    return short_line(entry.acknowledgements[-1].detail) if entry.acknowledgements else ""
+    return short_line(entry.acknowledged[1])
 
 
 # --- saying something ---------------------------------------------------------------------------------------------

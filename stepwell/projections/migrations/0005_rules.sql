@@ -147,9 +147,10 @@ FROM triggers t
 -- The detector closes only what no answer has closed: so its word beats any answer.
 LEFT JOIN stepwell.retrain_closings c ON c.trigger_id = t.trigger_id
 -- The answer that counts is the first that closes the request, else the last 'accepted': as in the detector's ledger.
+-- Of what the detector has closed, an answer that would have closed it came too late.
 LEFT JOIN LATERAL (SELECT * FROM stepwell.retrain_answers s
                    WHERE s.trigger_id = t.trigger_id AND s.policy = t.policy
-                     AND s.status IN ('accepted', 'done', 'failed', 'rejected')
+                     AND (s.status = 'accepted' OR c.closed_as IS NULL AND s.status IN ('done', 'failed', 'rejected'))
                    ORDER BY s.status = 'accepted',
                             CASE WHEN s.status = 'accepted' THEN -s.source_offset ELSE s.source_offset END
                    LIMIT 1) a ON true

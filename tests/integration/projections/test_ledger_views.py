@@ -24,6 +24,7 @@ def test_retrain_status(log: MessageLog, drain: Callable[..., None], query: Quer
     facts.publish(log, [facts.pattern("t-1"), facts.pattern("m-1"), facts.pattern("m-2"), facts.pattern("m-3")])
     facts.publish(log, [facts.withdrawn("t-2"), facts.expired("t-9"), facts.withdrawn("m-2")])
     facts.publish(log, [facts.answered(trigger, status) for trigger, said in given.items() for status in said])
+    facts.publish(log, [facts.again(facts.answered("t-9", "done"), producer_id="late", detail="too late")])
     facts.publish(log, [facts.again(facts.answered("t-1", "done"), policy="another"), facts.answered("m-3", "done")])
     facts.publish(log, [facts.acknowledged("t-7"), facts.acknowledged("t-7", acknowledged_by="bob")])
     facts.publish(log, [facts.acknowledged("t-8"), facts.acknowledged("t-6", policy="another")])
@@ -38,6 +39,11 @@ def test_retrain_status(log: MessageLog, drain: Callable[..., None], query: Quer
     listed = {entry.trigger_id: entry.state for entry in read_ledger(log, facts.CODEC)}
     assert {trigger: status for trigger, status, _, _ in rows} == listed
     assert query("SELECT count(*) FROM stepwell.retrain_answers WHERE trigger_id = 't-4'") == [(3,)]
+    # What the detector closed shows no answer that came too late, but who had accepted it.
+    assert query(
+        "SELECT trigger_id, trainer, answered_at IS NULL, new_checkpoint, detail FROM stepwell.retrain_status"
+        " WHERE trigger_id IN ('t-2', 't-9') ORDER BY 1"
+    ) == [("t-2", None, True, None, None), ("t-9", "trainer-1", False, "c2", "ok")]
     assert query(
         "SELECT trigger_id, seen, evidence_episodes, requested_at IS NULL, opened_at IS NULL"
         " FROM stepwell.retrain_status WHERE trigger_id IN ('m-1', 't-1') ORDER BY 1"
