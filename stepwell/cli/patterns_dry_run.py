@@ -64,6 +64,10 @@ def _print(out: "Console", rules: "RuleSet", report: "DryRunReport", since: str 
     )
     if report.changed_verdicts:
         out.print(f"its step rules would say something else of {counted(report.changed_verdicts, 'verdict')}")
+    if report.attempts:
+        found_in = [(name, str(count) if count else "none", _hint(count)) for name, count in report.labels.items()]
+        title = f"\nlabels found in {counted(report.attempts, 'attempt')}"
+        out.print(plain_table("step rule", "attempts", "", rows=found_in, whole=("step rule",), title=title))
     _print_triggers(out, "would appear", found.appear)
     _print_triggers(out, "would vanish", found.vanish)
     if found.move:
@@ -80,6 +84,10 @@ def _print(out: "Console", rules: "RuleSet", report: "DryRunReport", since: str 
     )
     for told in report.parked:
         out.print(f"parked: {escape_text(told)}", markup=False, soft_wrap=True)
+
+
+def _hint(count: int) -> str:
+    return "" if count else "is its signal there? see 'stepwell replay EPISODE --json'"
 
 
 def _print_triggers(out: "Console", title: str, triggers: "tuple[DryTrigger, ...]") -> None:
@@ -114,6 +122,8 @@ def _as_plain(rules: "RuleSet", report: "DryRunReport", since: str | None) -> di
         "since": since,
         "verdicts": report.verdicts,
         "changed_verdicts": report.changed_verdicts,
+        "attempts": report.attempts,
+        "labels": report.labels,
         "appear": [_trigger(each) for each in found.appear],
         "vanish": [_trigger(each) for each in found.vanish],
         "move": [{"recorded": _trigger(each.recorded), "candidate": _trigger(each.candidate)} for each in found.move],

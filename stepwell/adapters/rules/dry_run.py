@@ -6,6 +6,7 @@ given the outcome, failure type and labels that it would have had, at the place 
 the candidate would have amended once more, after the last recorded revision, keeps what that revision would have said.)
 """
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -40,12 +41,16 @@ class DryRunReport:
         comparison: triggers that appear, vanish, move or stay.
         verdicts: how many verdicts were judged, each with its last revision only.
         changed_verdicts: for how many of them the step rules would have said something else.
+        attempts: how many ended attempts the candidate's step rules looked at; 0 where it has none.
+        labels: of each of its step rules in how many of them it found its label.
         parked: of each rule that raised an error what it raised, a sentence each; it looked no further.
     """
 
     comparison: Comparison
     verdicts: int
     changed_verdicts: int
+    attempts: int
+    labels: dict[str, int]
     parked: tuple[str, ...]
 
 
@@ -68,7 +73,15 @@ def run_dry(log: MessageLog, codec: Codec, candidate: RuleSet, *, since_us: int 
     after: DryLedger = dry_run(histories, candidate, since_us=since_us)
     latest = {(e.episode_id, e.attempt) for history in recorded for e, _ in history if isinstance(e, VerdictIssued)}
     parked = dict.fromkeys((*judged.parked, *(detail for _, detail in after.parked)))
-    return DryRunReport(compare(before, after), len(latest), len(judged.changed), tuple(parked))
+    counts = Counter(label for labels in judged.labels.values() for label in labels)
+    return DryRunReport(
+        compare(before, after),
+        len(latest),
+        len(judged.changed),
+        len(judged.labels),
+        {rule.name: counts[rule.name] for rule in candidate.steps},
+        tuple(parked),
+    )
 
 
 def _histories(log: MessageLog, codec: Codec) -> list[History]:
@@ -111,11 +124,13 @@ class _Rejudged:
 
     Attributes:
         verdicts: by the recorded revision whose place they take.
+        labels: of each attempt the labels of its last revision.
         changed: attempts of which the last revision would say something else.
         parked: what step rules raised, once each.
     """
 
     verdicts: dict[_At, VerdictIssued] = field(default_factory=dict)
+    labels: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     changed: set[tuple[str, int]] = field(default_factory=set)
     parked: dict[str, None] = field(default_factory=dict)
 
@@ -144,6 +159,7 @@ def _rejudge(
     for _, events in groupby(read_episode_events(log, codec), key=lambda item: item[1].partition):
         for at, ours in _fold(_ruled_by(events, rules, since_us), revisions, found.parked):
             found.verdicts[at] = ours
+            found.labels[at[:2]] = ours.labels
             # Revisions come in order, so the last one has the last word.
             _note(found.changed, at[:2], changed=_says(ours) != _says(revisions[at]))
     return found

@@ -131,12 +131,15 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
             "latency_s, step_wall_s, metric.NAME or observation.NAME, with one element [2] or some [0:3] where wanted; "
             "found 'torque'"
         ),
-        "r.yaml:11: steps[1].limit: unknown key; known here: above, assigns, below, kind, name, policies, scenes, signal, steps, tasks, within",
+        (
+            "r.yaml:11: steps[1].limit: unknown key; known here: above, assigns, below, kind, name, policies, scenes, "
+            "signal, steps, tasks, within"
+        ),
         "r.yaml:13: steps[2].name: two rules are named b; expected each name once",
         "r.yaml:14: steps[2].steps: input should be greater than or equal to 2; found 1",
         (
-            "r.yaml:15: steps[2].nmae: unknown key; did you mean name?; known here: assigns, kind, name, signal, "
-            "steps, tolerance"
+            "r.yaml:15: steps[2].nmae: unknown key; did you mean name?; known here: assigns, kind, name, policies, "
+            "scenes, signal, steps, tasks, tolerance"
         ),
         "r.yaml:16: steps[3]: expected a rule with kind and name; found 5",
         (

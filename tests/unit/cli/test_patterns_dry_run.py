@@ -180,12 +180,24 @@ def test_step_rules_give_the_verdicts_that_they_would_have_given(home: Path, log
     episodes(log, 0, 6)
     told = tried(home, rules(steps=FROZEN, verdicts=ROW % (1, 5)))
     assert (told["verdicts"], told["changed_verdicts"]) == (6, 6)
+    (label,) = told["labels"]
+    assert (told["attempts"], told["labels"]) == (6, {label: 6})
     assert counts(told) == (1, 1, 0, 0)
     assert (told["appear"][0]["failure_type"], told["vanish"][0]["failure_type"]) == (
         "action_frozen", "task_not_completed",
     )  # fmt: skip
     (home / "trial.yaml").write_text(rules(steps=STALE, verdicts=ROW % (1, 5)))
     assert "its step rules would say something else of 6 verdicts" in invoke(home / "trial.yaml").output
+
+
+def test_a_step_rule_that_finds_nothing_is_seen(home: Path, log: MessageLog) -> None:
+    """A name that nobody reports is no error, since another task may report it; so the dry run tells."""
+    episodes(log, 0, 3)
+    typo = "  - {kind: limit, name: strong, signal: metric.no_such_thing, above: 1.0}\n"
+    assert tried(home, rules(steps=typo, verdicts=ROW % (1, 5)))["labels"] == {"strong": 0}
+    output = invoke(home / "trial.yaml").output
+    assert "strong" in output
+    assert "is its signal there?" in output
 
 
 def test_a_failure_that_is_not_the_policy_s_any_more_asks_for_nothing(home: Path, log: MessageLog) -> None:
