@@ -44,6 +44,9 @@ PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The polic
 RuleOption = Annotated[str | None, typer.Option(help="Only requests of this rule. Default: of every rule.")]
 
 EXIT_REFUSED = 1
+MUTE_MAX_US = 366_000 * 86_400 * 1_000_000
+NAME_MAX = 60
+"""Of a rule's name; see `stepwell.engine.ruleset.Name`."""
 
 
 def register(retrain: typer.Typer) -> None:
@@ -299,6 +302,8 @@ def mute(
     from stepwell.adapters.runs.identity import operator
     from stepwell.events.codec import Codec
 
+    if rule is not None:
+        _refuse_no_name(rule)
     end = _end_of_mute(for_, until)
     if not reason.strip():
         raise ConfigurationError("--reason: say why, for whoever wonders later where the requests are")
@@ -363,13 +368,33 @@ def _end_of_mute(span: str | None, until: str | None) -> int | None:
     if span is not None and until is not None:
         raise ConfigurationError("give either --for or --until")
     if span is not None:
-        return now + span_us(span, "--for")
+        length = span_us(span, "--for")
+        if not length:
+            raise ConfigurationError(f"--for {span!r}: such a mute is over already; nothing was written")
+        return now + length
     if until is None:
         return None
     end = moment_us(until, "--until")
     if end <= now:
         raise ConfigurationError(f"--until {until!r} is over already; nothing was written")
+    if end - now > MUTE_MAX_US:
+        raise ConfigurationError(
+            f"--until {until!r} is over a thousand years ahead; without --for and --until a mute lasts until unmuted"
+        )
     return end
+
+
+def _refuse_no_name(rule: str) -> None:
+    """Refuse what no rule can be named: such a mute would never mute anything."""
+    import re
+
+    from stepwell.engine.ruleset import NAME_PATTERN
+
+    if not re.fullmatch(NAME_PATTERN, rule) or len(rule) > NAME_MAX:
+        raise ConfigurationError(
+            f"--rule {rule!r}: no name of a rule; expected lower-case letters, digits and underscores, a letter first, "
+            f"{NAME_MAX} characters at most; 'stepwell patterns list' names the rules in force"
+        )
 
 
 def _warn_of_strangers(log: "MessageLog", codec: "Codec", policy: str, rule: str | None) -> None:
