@@ -5,20 +5,26 @@ The detector folds them with everything else about the policy, in recorded order
 
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from stepwell.adapters.ids import new_event_id
-from stepwell.adapters.logs.reading import read_batches, read_of_type
+from stepwell.adapters.logs.reading import read_batches
 from stepwell.adapters.retrain_history import LedgerEntry
+from stepwell.engine.detection import mutes as rules
+from stepwell.engine.detection.mutes import Mutes
 from stepwell.engine.ports import MessageLog
 from stepwell.engine.publish import outgoing
 from stepwell.events.codec import Codec
-from stepwell.events.model import Event, RetrainAcknowledged, RetrainMuted, RetrainUnmuted
+from stepwell.events.model import DetectorTicked, Event, RetrainAcknowledged, RetrainMuted, RetrainUnmuted
 from stepwell.events.routing import PARTITION_WIDE
 from stepwell.events.topics import POLICY_EVENTS
+from stepwell.exceptions import EventError
 
 WRITE_TIMEOUT_S = 60.0
+REFUSED = "the detector: too many mutes of the policy"
+_MARKS = [("ce_type", each.TYPE.encode()) for each in (RetrainMuted, RetrainUnmuted, DetectorTicked)]
 _OF_A_PARTITION = re.compile(rf"({'|'.join(PARTITION_WIDE.values())})/\d+")
 
 
@@ -28,7 +34,7 @@ class Mute:
 
     Attributes:
         event: the last one of its policy and rule.
-        ended_by: who unmuted it; empty where nobody did.
+        ended_by: who ended it before its time; empty where nobody did.
     """
 
     event: RetrainMuted
@@ -40,15 +46,47 @@ class Mute:
 
 
 def read_mutes(log: MessageLog, codec: Codec) -> list[Mute]:
-    """The last mute of each policy and rule, in the order in which they were made, those that ended too."""
-    found: dict[tuple[str, str | None], Mute] = {}
-    for event in read_of_type(log, codec, POLICY_EVENTS, RetrainMuted, RetrainUnmuted):
-        if isinstance(event, RetrainMuted):
-            found.pop((event.policy, event.rule), None)
-            found[event.policy, event.rule] = Mute(event)
-        elif isinstance(event, RetrainUnmuted) and (earlier := found.get((event.policy, event.rule))) is not None:
-            found[event.policy, event.rule] = Mute(earlier.event, earlier.ended_by or event.unmuted_by)
+    """The last mute of each policy and rule, in the order in which they were made, those that ended too.
+
+    Judged as the detector does, by the time at which the log took each record and by the detector's ticks.
+    """
+    found: dict[tuple[str, str], Mute] = {}
+    running: dict[str, Mutes] = {}
+    clocks: dict[int, int] = {}
+    for partition, timestamp, event in _said(log, codec):
+        told = event.now if isinstance(event, DetectorTicked) else timestamp
+        now = clocks[partition] = max(clocks.get(partition, 0), told)
+        if isinstance(event, DetectorTicked):
+            continue
+        mutes = running.setdefault(event.policy, {})
+        rules.over(mutes, now)
+        place = (event.policy, event.rule or "")
+        earlier = found.get(place)
+        if isinstance(event, RetrainUnmuted):
+            if rules.unmute(mutes, event.rule) and earlier is not None:
+                found[place] = Mute(earlier.event, event.unmuted_by)
+            continue
+        became = rules.mute(mutes, event.rule, event.until, now)
+        if became == "ended" and earlier is not None:
+            found[place] = Mute(earlier.event, event.muted_by)
+        elif became != "ended":
+            found.pop(place, None)
+            found[place] = Mute(event, REFUSED if became == "refused" else "")
     return sorted(found.values(), key=lambda mute: mute.event.occurred_at)
+
+
+def _said(log: MessageLog, codec: Codec) -> Iterator[tuple[int, int, RetrainMuted | RetrainUnmuted | DetectorTicked]]:
+    """Everything about mutes, with its partition and the log's time of append (µs), partition after partition."""
+    for batch in read_batches(log, POLICY_EVENTS):
+        for value, headers, timestamp in zip(batch.values, batch.headers, batch.timestamps, strict=True):
+            if not any(mark in headers for mark in _MARKS):
+                continue
+            try:
+                event = codec.decode_event(value, headers)
+            except EventError:
+                continue
+            if isinstance(event, RetrainMuted | RetrainUnmuted | DetectorTicked):
+                yield batch.source.partition, timestamp, event
 
 
 def known_policies(log: MessageLog) -> list[str]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from stepwell.engine.detection.fold import RecordedAt
 from stepwell.engine.detection.policies import Policies, Taken
+from stepwell.engine.detection.turn import Parked
 from stepwell.engine.doubt import StateDoubtError, Suspects
 from stepwell.engine.ruleset import RuleSet
 from stepwell.events.model import Event, PatternDetected, RulesActivated
@@ -176,5 +177,5 @@ def _collect(found: Taken, place: RecordedAt, opened: dict[str, DryTrigger], par
     for item in found:
         if isinstance(item, PatternDetected):
             opened[item.trigger_id] = DryTrigger(item, place.partition, place.offset, item.occurred_at, "closed")
-        elif not isinstance(item, Event):
+        elif isinstance(item, Parked):
             parked.append((item.rule, item.detail))

@@ -17,14 +17,14 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from stepwell.engine.detection import admission
+from stepwell.engine.detection import admission, mutes
 from stepwell.engine.detection.bearing import WAITING, Entry, entry_of
 from stepwell.engine.detection.in_a_row import InARowJudge
 from stepwell.engine.detection.in_order import InOrderJudge
 from stepwell.engine.detection.ledger import CLOSING_ANSWERS, Trigger
 from stepwell.engine.detection.sequential import RateJudge, ShiftJudge
-from stepwell.engine.detection.state import KEPT_MAX, MUTES_MAX, PolicyState, Row, RuleState, dump, load
-from stepwell.engine.detection.turn import AnyVerdictRule, Judge, Parked, TooMuchError, Turn
+from stepwell.engine.detection.state import KEPT_MAX, PolicyState, Row, RuleState, dump, load
+from stepwell.engine.detection.turn import AnyVerdictRule, Judge, Parked, Refused, Said, TooMuchError, Turn
 from stepwell.engine.detection.window_rate import WindowRateJudge
 from stepwell.engine.ruleset import BUILT_IN, WINDOW_MAX, InARowRule, RateRule, RuleSet, WindowRateRule
 from stepwell.events.model import (
@@ -130,8 +130,8 @@ class Detector:
     def _changed(before: dict[str, RuleState], state: PolicyState, rule: str) -> bool:
         return rule not in state.rules or state.rules[rule] is not before.get(rule)
 
-    def apply(self, state: PolicyState, event: Event, position: RecordedAt) -> list[Event | Parked]:
-        """Fold the policy's next event in place; what has to be published because of it, and who was parked, in order.
+    def apply(self, state: PolicyState, event: Event, position: RecordedAt) -> list[Said]:
+        """Fold the policy's next event in place; what follows from it, in order.
 
         Raises:
             RuleFailedError: a rule raised, and the state may be half changed.
@@ -178,10 +178,7 @@ class Detector:
                 if trigger.expires_at and trigger.expires_at <= now:
                     self._expire(turn, trigger)
         state.ledger.settle(now)
-        ended = [rule for rule, until in state.mutes.items() if until and until <= now]
-        if ended:
-            for rule in ended:
-                del state.mutes[rule]
+        if mutes.over(state.mutes, now):
             self._request_unmuted(turn)
         if state.held:
             self._admit(turn, admission.overdue(state, self._wait_us))
@@ -241,18 +238,20 @@ class Detector:
         turn.state.ledger.settle(turn.now)
 
     def _muted(self, turn: Turn, event: RetrainMuted) -> None:
-        state, rule = turn.state, event.rule or ""
-        over = event.until is not None and event.until <= turn.now
-        if over or (rule not in state.mutes and len(state.mutes) >= MUTES_MAX):
-            state.ignored += 1
-            return
-        state.mutes[rule] = event.until or 0
+        became = mutes.mute(turn.state.mutes, event.rule, event.until, turn.now)
+        if became == "ended":
+            self._request_unmuted(turn)
+        elif became == "nothing":
+            turn.state.ignored += 1
+        elif became == "refused":
+            detail = f"policy {event.policy}: {mutes.MUTES_MAX} mutes run already; end some that are not needed first"
+            turn.out.append(Refused("mutes", detail))
 
     def _unmuted(self, turn: Turn, event: RetrainUnmuted) -> None:
-        if turn.state.mutes.pop(event.rule or "", None) is None:
+        if mutes.unmute(turn.state.mutes, event.rule):
+            self._request_unmuted(turn)
+        else:
             turn.state.ignored += 1
-            return
-        self._request_unmuted(turn)
 
     # --- the rules ----------------------------------------------------------------------------------------------------
 
@@ -311,7 +310,7 @@ class Detector:
 
 def apply_parking(
     detector: Detector, state: PolicyState, event: Event, position: RecordedAt
-) -> tuple[PolicyState, list[Event | Parked], list[Parked]]:
+) -> tuple[PolicyState, list[Said], list[Parked]]:
     """As `Detector.apply`, but rules that raise are parked from this event on, as if they had never seen it.
 
     Costs a copy of the state; so it is used for policies only for which a rule has raised before.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from stepwell.engine.detection.policies import Place, Policies
 from stepwell.engine.detection.requests import PRODUCER_ID
 from stepwell.engine.detection.state import DETECTOR_HASH, PolicyState, dump, load
-from stepwell.engine.detection.turn import Parked
+from stepwell.engine.detection.turn import Parked, Refused
 from stepwell.engine.doubt import Suspects
 from stepwell.engine.loop import Processor
 from stepwell.engine.ports import EventCodec, OutgoingRecord, RecordBatch, TopicPartition
@@ -146,6 +146,8 @@ class PolicyPartition(Processor):
                 if isinstance(item, Parked):
                     detail = f"{item.detail}; it is parked for this policy until rules are activated again"
                     out.append((index, self._letter(batch, index, "rule_failed", item.rule, detail, event.TYPE)))
+                elif isinstance(item, Refused):
+                    out.append((index, self._letter(batch, index, "refused", item.reason, item.detail, event.TYPE)))
                 else:
                     out.append((index, item))
         self.position = batch.end

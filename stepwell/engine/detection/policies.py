@@ -16,15 +16,15 @@ from stepwell.engine.detection.fold import (
     policy_of,
 )
 from stepwell.engine.detection.state import PolicyState, dump, load
-from stepwell.engine.detection.turn import Parked
+from stepwell.engine.detection.turn import Said
 from stepwell.engine.doubt import Suspects, in_doubt, unexpected
 from stepwell.engine.ruleset import BUILT_IN, RuleSet, read_canonical
 from stepwell.events.model import DetectorTicked, Event, RulesActivated
 from stepwell.events.topics import POLICY_EVENTS
 from stepwell.exceptions import DecodeError
 
-Taken = list[Event | Parked]
-"""What follows from a record, in order: events to publish, and rules that were parked."""
+Taken = list[Said]
+"""What follows from a record, in order."""
 
 
 class Place(NamedTuple):

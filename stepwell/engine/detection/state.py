@@ -15,6 +15,7 @@ import msgspec
 
 from stepwell.engine.detection.bearing import Entry, Key
 from stepwell.engine.detection.ledger import CLOSED_MAX, STANDING_MAX, Ledger
+from stepwell.engine.detection.mutes import MUTES_MAX, Mutes, holds
 from stepwell.engine.ruleset import WINDOW_MAX
 from stepwell.events.model import EvidenceEpisode
 
@@ -42,8 +43,6 @@ NAMED_MAX = 32_768
 
 NAMED_MIN = 8
 """And at least so many for each."""
-
-MUTES_MAX = 256
 
 CELLS_MAX = 256
 """Cells whose failures a stream counts; those that come after them are left out of sampling weights."""
@@ -154,7 +153,7 @@ class PolicyState(msgspec.Struct):
         rules: the rules in force, by name.
         parked: rules that raised, with the offset at which they did.
         ledger: its triggers.
-        mutes: by rule (empty: all), until when (µs; 0: until unmuted).
+        mutes: see `stepwell.engine.detection.mutes`.
         now: the latest time that the log has told (µs).
         last_offset: the last record that is in here.
         published: how many events went out; the next one's ``producer_seq``.
@@ -172,7 +171,7 @@ class PolicyState(msgspec.Struct):
     rules: dict[str, RuleState] = msgspec.field(default_factory=dict)
     parked: dict[str, int] = msgspec.field(default_factory=dict)
     ledger: Ledger = msgspec.field(default_factory=Ledger)
-    mutes: dict[str, int] = msgspec.field(default_factory=dict)
+    mutes: Mutes = msgspec.field(default_factory=dict)
     now: int = 0
     last_offset: int = -1
     published: int = 0
@@ -180,7 +179,7 @@ class PolicyState(msgspec.Struct):
 
     def muted(self, rule: str) -> bool:
         """Whether requests of this rule are held back."""
-        return bool(self.mutes) and ("" in self.mutes or rule in self.mutes)
+        return holds(self.mutes, rule)
 
     def hold(self, episode: str, entry: Entry) -> None:
         """Put a new entry at the window's end."""

@@ -26,9 +26,19 @@ class Parked(NamedTuple):
     detail: str
 
 
+class Refused(NamedTuple):
+    """A record that the detector did not act on, though it is well formed, and why."""
+
+    reason: str
+    detail: str
+
+
 class TooMuchError(Exception):
     """A rule would have to remember more than it may; it has to be parked."""
 
+
+Said = Event | Parked | Refused
+"""What follows from a record: events to publish, rules that were parked, and that the record itself was refused."""
 
 AnyVerdictRule = InARowRule | WindowRateRule | RateRule | ShiftRule
 
@@ -64,7 +74,7 @@ class Turn:
     def __init__(self, state: PolicyState, judges: Mapping[str, "Judge"]) -> None:
         self.state = state
         self.now = state.now
-        self.out: list[Event | Parked] = []
+        self.out: list[Said] = []
         self._judges = judges
 
     def judge_of(self, trigger: Trigger) -> "Judge | None":

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from stepwell.engine.detection import fold as fold_module
-from stepwell.engine.detection import in_a_row, in_order, policies
+from stepwell.engine.detection import in_a_row, in_order
 from stepwell.engine.detection import state as state_module
 from stepwell.engine.detection.bearing import Key
 from stepwell.engine.detection.ledger import Ledger
 from stepwell.engine.detection.partition import pack
 from stepwell.engine.detection.policies import Place, Policies
 from stepwell.engine.detection.state import PolicyState, dump, load, named_max
+from stepwell.engine.detection.turn import Parked
 from stepwell.engine.ruleset import WINDOW_MAX
 from stepwell.events.model import Event, PatternDetected
 from tests.unit.engine.detection.stories import OPENED, START, Story, activated, answer, failed, kinds, rules, won
@@ -115,7 +116,7 @@ def test_one_key_too_many_parks_the_rule_and_says_so(rule: dict[str, Any], monke
     made = Policies(rules(rule, overall).canonical())
     assert told(made, rounds(10, 1)) == []
     found = told_from(made, [failed("more", scene="one more")], 10)
-    (parked,) = [item for item in found if isinstance(item, policies.Parked)]
+    (parked,) = [item for item in found if isinstance(item, Parked)]
     assert (parked.rule, parked.detail) == (rule["name"], "more than 10 keys")
     assert kinds([item for item in found if isinstance(item, Event)]) == OPENED
     state = made.states["expert"]
@@ -139,7 +140,7 @@ def test_too_many_episodes_of_rows_park_the_rule_that_keeps_most(monkeypatch: py
     short = {"kind": "in_a_row", "name": "short", "length": 3}
     made = Policies(rules(ROW, short).canonical())
     found = told(made, [won("first", scene="x"), *rounds(WINDOW_MAX // 2, 3)])
-    parked = [item for item in found if isinstance(item, policies.Parked)]
+    parked = [item for item in found if isinstance(item, Parked)]
     assert parked == [("row", "more than 100 episodes of rows that go on")]
     state = made.states["expert"]
     assert (state.kept, len(state.window)) == ({}, WINDOW_MAX)

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from stepwell.engine.detection import in_a_row, ledger, policies
+from stepwell.engine.detection import in_a_row, ledger
+from stepwell.engine.detection.mutes import MUTES_MAX
 from stepwell.engine.detection.policies import Place, Policies
-from stepwell.engine.detection.state import MUTES_MAX
+from stepwell.engine.detection.turn import Parked, Refused
 from stepwell.engine.doubt import StateDoubtError, Suspects
 from stepwell.events.model import Event, RetrainExpired, RulesActivated
 from stepwell.exceptions import DecodeError
@@ -76,8 +77,30 @@ def test_mutes_overlap_are_renewed_and_bounded() -> None:
     assert story.tick(100.0) == []
     assert story.tick(500.0) == []  # its own mute is still there
     assert kinds(story.tell(unmuted("row"))) == ["request"]
-    story.tell(*[muted(f"r{i}") for i in range(MUTES_MAX + 5)], muted(until=1))
-    assert (len(story.state.mutes), story.state.ignored) == (MUTES_MAX, 6)
+    story.tell(muted(until=1))
+    assert story.state.ignored == 1
+
+
+def test_one_mute_too_many_is_refused_and_the_dead_letters_say_so() -> None:
+    made = Policies(rules(ROW).canonical())
+    for i in range(MUTES_MAX):
+        assert made.take(muted(f"r{i}"), Place(0, i, START)) == []
+    (refused,) = made.take(muted("row"), Place(0, MUTES_MAX, START))
+    assert isinstance(refused, Refused)
+    assert (refused.reason, "4096 mutes run already" in refused.detail) == ("mutes", True)
+    assert made.take(muted("r7", until=START + SECOND), Place(0, MUTES_MAX + 1, START)) == []
+    assert len(made.states["expert"].mutes) == MUTES_MAX
+
+
+@pytest.mark.parametrize("rule", [None, "row"])
+def test_a_mute_that_is_over_already_ends_the_one_that_runs(rule: str | None) -> None:
+    """The last word counts."""
+    story = Story(rules(ROW))
+    story.tell(muted(rule), *fail("f", 3))
+    other = "row" if rule is None else None
+    assert story.tell(muted(other, until=story.now)) == []
+    assert kinds(story.tell(muted(rule, until=story.now))) == ["request"]
+    assert (story.state.mutes, story.state.ignored) == ({}, 1)
 
 
 def test_a_muted_trigger_can_be_answered_and_does_not_expire() -> None:
@@ -230,7 +253,7 @@ def test_a_rule_that_raises_is_parked_for_its_policy_and_the_others_go_on() -> N
         first.take(told[2], Place(0, 2, START + 2))
     again = Policies(rules(ROW, RATE).canonical(), suspects)
     found = [item for i, event in enumerate(told) for item in again.take(event, Place(0, i, START + i))]
-    assert [item for item in found if isinstance(item, policies.Parked)] == [
+    assert [item for item in found if isinstance(item, Parked)] == [
         ("row", "rule row raised ZeroDivisionError: a defect")
     ]
     assert kinds([item for item in found if isinstance(item, Event)]) == OPENED
