@@ -47,6 +47,8 @@ EXIT_REFUSED = 1
 MUTE_MAX_US = 366_000 * 86_400 * 1_000_000
 NAME_MAX = 60
 """Of a rule's name; see `stepwell.engine.ruleset.Name`."""
+SHORT_ID = 11
+"""Characters of a trigger's id in the list: enough to find it by."""
 
 
 def register(retrain: typer.Typer) -> None:
@@ -69,6 +71,7 @@ def list_requests(
 ) -> None:
     """List the requests in the log, with what became of each; muted patterns too, of which nobody was asked."""
     from stepwell.adapters.retrain_history import read_ledger
+    from stepwell.cli.times import span_text
     from stepwell.events.codec import Codec
     from stepwell.events.plain import as_text
 
@@ -83,15 +86,19 @@ def list_requests(
         for entry in entries:
             typer.echo(as_text(_as_plain(entry)))
         return
+    short = _shortened([entry.trigger_id for entry in everything])
+    now = time.time_ns() // 1000
     rows = []
     for entry in entries:
         about, answer = entry.about, entry.counting
+        found = f"{len(about.evidence)} × {about.failure_type} ({about.rule})"
         rows.append((
-            about.trigger_id, about.policy, about.failure_type, len(about.evidence), entry.state,
-            answer.new_checkpoint or "" if answer else "", _whom(entry), _reason(entry),
+            short[about.trigger_id], about.policy, about.checkpoint or "none", found, entry.state,
+            span_text(now - about.occurred_at), answer.new_checkpoint or "" if answer else "",
+            ": ".join(filter(None, (_whom(entry), _reason(entry)))),
         ))  # fmt: skip
-    columns = ("trigger", "policy", "failure type", "evidence", "state", "checkpoint", "by", "detail")
-    console().print(plain_table(*columns, rows=rows, whole=("trigger",)))
+    columns = ("trigger", "policy", "for checkpoint", "failure type (rule)", "state", "age", "new checkpoint", "said")
+    console().print(plain_table(*columns, rows=rows, whole=("trigger", "state", "age")))
     if len(entries) < len(everything):
         typer.echo(f"{len(entries)} of {len(everything)}; without --policy and --state all are listed")
 
@@ -239,6 +246,14 @@ def _as_plain(entry: "LedgerEntry") -> dict[str, Any]:
         "withdrawn_reason": entry.withdrawal.reason if entry.withdrawal else None,
         "expired_reason": entry.expiry.reason if entry.expiry else None,
     }
+
+
+def _shortened(trigger_ids: list[str]) -> dict[str, str]:
+    """The beginnings by which each can be named, all of one length, `SHORT_ID` or more."""
+    length = SHORT_ID
+    while len({each[:length] for each in trigger_ids}) < len(trigger_ids):
+        length += 1
+    return {each: each[:length] for each in trigger_ids}
 
 
 def _whom(entry: "LedgerEntry") -> str:

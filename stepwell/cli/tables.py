@@ -17,7 +17,7 @@ SHORT_CHARS_MAX = 80
 """So much of a message stands in a table."""
 FLEXIBLE_MIN = 7
 """Columns may be folded down to this width on a narrow terminal, unless what is in them is never broken."""
-NAMES = ("episode", "policy", "trigger", "id", "failure type", "failure_type", "cause (fault)")
+NAMES = ("episode", "policy", "trigger", "id", "failure type", "failure_type", "failure type (rule)", "cause (fault)")
 """Columns whose words are never broken: what people copy from a table or look for in it."""
 
 

@@ -113,10 +113,10 @@ def test_every_state_is_told(log: MessageLog) -> None:
         f"t-{name}": name for name in STATES
     }
     told = {row[0]: row for row in rows(invoke("list").output, "t-")}
-    assert {name: row[4] for name, row in told.items()} == {f"t-{name}": name for name in STATES}
-    assert told["t-acknowledged"][5:] == [operator(), "on", "it"]
-    assert told["t-done"][5:] == ["c2", "trainer-1", "ok"]
-    assert told["t-expired"][5:] == ["open", "for", "3", "days"]
+    assert {name: row[7] for name, row in told.items()} == {f"t-{name}"[:11]: name for name in STATES}
+    assert told["t-acknowled"][9:] == [f"{operator()}:", "on", "it"]
+    assert told["t-done"][9:] == ["c2", "trainer-1:", "ok"]
+    assert told["t-expired"][9:] == ["open", "for", "3", "days"]
 
 
 def test_withdrawn_and_expired_beat_answers_and_the_first_closing_answer_counts(log: MessageLog) -> None:
