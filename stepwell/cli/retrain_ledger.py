@@ -47,6 +47,8 @@ EXIT_REFUSED = 1
 MUTE_MAX_US = 366_000 * 86_400 * 1_000_000
 NAME_MAX = 60
 """Of a rule's name; see `stepwell.engine.ruleset.Name`."""
+STANDING_SHOWN = 5
+"""So many of the requests that a mute does not hold back are named."""
 SHORT_ID = 11
 """Characters of a trigger's id in the list: enough to find it by."""
 
@@ -310,6 +312,8 @@ def mute(
 ) -> None:
     """Ask for no retraining of a policy for a while. Patterns are still found, published and listed as muted.
 
+    Requests that stand already are still handed out and can be answered; a mute holds back further ones only.
+
     When the mute ends, by its time or by 'unmute', patterns that still hold are requested. Without --for and --until it
     lasts until 'unmute'.
     """
@@ -326,7 +330,12 @@ def mute(
     with opened_log(must_exist=True) as log:
         _warn_of_strangers(log, codec, policy, rule)
         retrain_mutes.mute(log, codec, policy, rule, until=end, reason=reason, who=operator())
+        standing = _standing(log, codec, policy, rule)
     typer.echo(f"{policy}  {_which(rule)} muted {_till(end)}")
+    if standing:
+        are = "request is" if len(standing) == 1 else "requests are"
+        more = f" and {len(standing) - STANDING_SHOWN} more" if len(standing) > STANDING_SHOWN else ""
+        typer.echo(f"{len(standing)} standing {are} still handed out: {', '.join(standing[:STANDING_SHOWN])}{more}")
 
 
 def unmute(policy: PolicyArgument, rule: RuleOption = None) -> None:
@@ -373,6 +382,17 @@ def mutes(
         for each in found
     ]  # fmt: skip
     console().print(plain_table("policy", "rule", "muted at", "until", "by", "reason", rows=rows))
+
+
+def _standing(log: "MessageLog", codec: "Codec", policy: str, rule: str | None) -> list[str]:
+    """The requests that a mute of this policy and rule came too late for."""
+    from stepwell.adapters.retrain_history import STANDING, read_requests
+
+    return [
+        entry.trigger_id
+        for entry in read_requests(log, codec)
+        if entry.about.policy == policy and rule in (None, entry.about.rule) and entry.state in STANDING
+    ]
 
 
 def _end_of_mute(span: str | None, until: str | None) -> int | None:
