@@ -148,9 +148,9 @@ def test_finite_noise_of_any_size_is_never_broken() -> None:
 
 
 def test_white_noise_stagnates_as_often_as_records_are_that_far_apart() -> None:
-    """In exchangeable noise step n is a new best with chance 1 / (n + 1), each by itself (A. Rényi, Théorie des éléments
-    saillants d'une suite d'observations, Ann. Fac. Sci. Clermont-Ferrand 8, 1962, 7-13). So the chance of so many steps
-    without one follows from the chance of each length of waiting.
+    """In exchangeable noise step n is a new best with chance 1 / (n + 1), each by itself (A. Rényi, Théorie des
+    éléments saillants d'une suite d'observations, Ann. Fac. Sci. Clermont-Ferrand 8, 1962, 7-13). So the chance of so
+    many steps without one follows from the chance of each length of waiting.
     """
     rule = STUCK.model_copy(update={"min_change": 0.0, "steps": 60})
     waiting = {0: 1.0}  # steps since the last best -> chance; the first step is one
