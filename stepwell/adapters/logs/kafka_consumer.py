@@ -154,7 +154,10 @@ class KafkaConsumer:
     def _take(self, positions: dict[TopicPartition, int]) -> None:
         self._forget_assignment()
         try:
-            self._driver.assign([DriverPartition(s.topic, s.partition, at) for s, at in positions.items()])
+            taken = [DriverPartition(s.topic, s.partition, at) for s, at in positions.items()]
+            self._driver.assign(taken)
+            # The driver forgets no pause with an assignment; a partition that goes and comes back would stay mute.
+            self._driver.resume(taken)
         except KafkaException as error:
             raise to_log_error(error, "taking partitions") from error
         self._position = dict(positions)
