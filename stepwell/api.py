@@ -49,6 +49,9 @@ def subscribe(
     ``done``, ``failed`` or ``rejected``, or once the next one is asked for; if the process dies before, it comes again
     with the same ``trigger_id``: take that as the idempotency key.
 
+    A loop works on one request at a time, and those of other policies wait meanwhile, in the log. For work side by side
+    let several threads call `Subscription.receive`.
+
     Args:
         group: consumer group. Each request goes to one member of it, so several trainers share the work under one
             name; services that must each see every request use names of their own, and ``only_open=False``.
@@ -99,7 +102,8 @@ def subscribe_async(
 ) -> AsyncSubscription:
     """As `subscribe`, for asyncio: to be opened with ``async with``, and gone through with ``async for``.
 
-    A cancellation loses nothing: what was being worked on comes again.
+    A cancellation loses nothing: what was being worked on comes again. For work side by side let several tasks call
+    `AsyncSubscription.receive`.
 
     Raises:
         ConfigurationError: as `subscribe`; about the log and the inbox it is raised by ``async with``.

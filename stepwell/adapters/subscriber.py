@@ -1,9 +1,10 @@
 """For training services: receive retrain requests and answer them.
 
 A request is stored in a durable inbox (`stepwell.adapters.inbox`), then the group's position is committed, then it is
-worked on. So hours of training cost neither the group membership nor other policies' requests, and what a process had
-in its hands when it ended comes again from the inbox: at least once, with the same ``trigger_id``. Take that as the
-idempotency key. Requests that are closed by the time it is their turn are passed over.
+worked on. So hours of training do not cost the group membership, and what a process had in its hands when it ended
+comes again from the inbox: at least once, with the same ``trigger_id``. Take that as the idempotency key. A request is
+taken when somebody waits for one; the others stay in the log. Requests that are closed by the time it is their turn are
+passed over.
 """
 
 import threading
@@ -69,7 +70,8 @@ class Subscription:
     exception that leaves the ``with`` block, and a process that dies, count as a failure of what was being worked on;
     after ``wanted.failures_max`` of them a request is parked in the inbox.
 
-    Several threads may call `receive`: each gets requests of another policy, since those of one policy come one at a
+    A loop works on one request at a time: other policies' requests wait meanwhile, in the log. For work side by side
+    several threads may call `receive`: each gets requests of another policy, since those of one policy come one at a
     time and in order. They then name the delivery to `handled` and `put_back`.
     """
 
@@ -162,18 +164,21 @@ class Subscription:
             InboxError: the inbox's disk is full, or its file is damaged.
         """
         self._take_back_left()
+        asker, delivery = object(), None
         deadline = time.monotonic() + timeout_s
-        while not self._closing.is_set():
-            if self._intake.failure is not None:
-                raise self._intake.failure
-            delivery = self._take()
-            if delivery is not None:
-                return delivery
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            self._closing.wait(min(left, POLL_S))
-        return None
+        try:
+            while not self._closing.is_set():
+                if self._intake.failure is not None:
+                    raise self._intake.failure
+                self._desk.ask(asker)
+                delivery = self._take(asker)
+                left = deadline - time.monotonic()
+                if delivery is not None or left <= 0:
+                    return delivery
+                self._desk.wait(min(left, POLL_S))
+            return None
+        finally:
+            self._desk.asked(asker, served=delivery is not None)
 
     def handled(self, delivery: Delivery | None = None) -> None:
         """A delivery is done: this group won't get it again. Says nothing about it to Stepwell.
@@ -245,6 +250,7 @@ class Subscription:
     def close(self) -> None:
         """Commit what is stored, put back what is handed out, leave the group. Never raises."""
         self._closing.set()
+        self._desk.wake()
         self._intake.close()
         self._answers.close()
         for entry in self._desk.out():
@@ -263,10 +269,10 @@ class Subscription:
         entry = self._desk.out_of(delivery)
         return [entry] if entry is not None else []
 
-    def _take(self) -> Delivery | None:
+    def _take(self, asker: object) -> Delivery | None:
         try:
             found = self._desk.find()
-            if found is None or not self._desk.begin(found[0]):
+            if found is None or not self._desk.begin(found[0], asker):
                 return None
             entry, delivery = found
             if self._desk.adopts and isinstance(delivery.event, RetrainRequested):

@@ -33,7 +33,7 @@ __all__ = ["AsyncSubscription"]
 
 _logger = structlog.get_logger(__name__)
 
-POLL_S = 0.2
+POLL_S = 0.1
 _KAFKA = "kafka://"
 
 
@@ -54,7 +54,8 @@ class AsyncSubscription:
     """An endless async iterator over requests, and an async context manager; made by `stepwell.subscribe_async`.
 
     As `stepwell.adapters.subscriber.Subscription`. A cancellation at any point loses nothing: what was handed out and
-    is not handled comes again, and counts as no failure. Several tasks may call `receive`.
+    is not handled comes again, and counts as no failure. A loop works on one request at a time; for work side by side
+    several tasks may call `receive`.
     """
 
     def __init__(
@@ -146,18 +147,21 @@ class AsyncSubscription:
             InboxError: the inbox's disk is full, or its file is damaged.
         """
         self._take_back_left()
+        asker, delivery = object(), None
         deadline = time.monotonic() + timeout_s
-        while self._open:
-            if self._intake.failure is not None:
-                raise self._intake.failure
-            delivery = await self._take()
-            if delivery is not None:
-                return delivery
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            await asyncio.sleep(min(left, POLL_S))
-        return None
+        try:
+            while self._open:
+                if self._intake.failure is not None:
+                    raise self._intake.failure
+                self._desk.ask(asker)
+                delivery = await self._take(asker)
+                left = deadline - time.monotonic()
+                if delivery is not None or left <= 0:
+                    return delivery
+                await asyncio.sleep(min(left, POLL_S))
+            return None
+        finally:
+            self._desk.asked(asker, served=delivery is not None)
 
     async def handled(self, delivery: Delivery | None = None) -> None:
         """See `stepwell.adapters.subscriber.Subscription.handled`."""
@@ -225,9 +229,9 @@ class AsyncSubscription:
     def _shares_folder(self) -> bool:
         return self._inbox_place.suffix != ".db"
 
-    async def _take(self) -> Delivery | None:
+    async def _take(self, asker: object) -> Delivery | None:
         found = await self._find()
-        if found is None or not self._desk.begin(found[0]):
+        if found is None or not self._desk.begin(found[0], asker):
             return None
         entry, delivery = found
         if self._desk.adopts and isinstance(delivery.event, RetrainRequested):

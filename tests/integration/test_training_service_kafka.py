@@ -194,6 +194,25 @@ def test_a_new_member_goes_on_after_the_group_and_an_old_one_from_its_inbox(plac
     assert again.receive(SILENCE_S) is None
 
 
+def test_a_member_that_joins_later_gets_what_was_not_taken(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepwell.adapters.inbox.window.WINDOW_MAX", 3)
+    monkeypatch.setattr("stepwell.adapters.inbox.intake.POLL_RECORDS_MAX", 2)
+    sent = [place.request(policy=partition, partition=partition) for _ in range(10) for partition in range(4)]
+    one = place.join("one")
+    working = receive(one)
+    time.sleep(LONG_S)  # its partitions are paused, and it stays a member
+    two = place.join("two")
+    theirs = take(two, 10)
+    while (delivery := two.receive(SILENCE_S)) is not None:
+        theirs.append(delivery.event.trigger_id)
+        two.handled(delivery)
+    assert len(theirs) < len(sent) - 1, "the first is still a member, and has partitions"
+    one.handled(working)
+    ours = [working.event.trigger_id, *take(one, len(sent) - len(theirs) - 1)]
+    assert sorted([*ours, *theirs]) == sorted(sent), "each exactly once"
+    assert one.receive(SILENCE_S) is None
+
+
 SERVICE = """
 import asyncio, sys, stepwell
 kind, url, group, inbox, policy = sys.argv[1:]

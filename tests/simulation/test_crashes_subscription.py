@@ -87,3 +87,39 @@ def test_killed_anywhere_nothing_is_lost(where: str, point: str, tmp_path: Path)
     if (where, point) in {("after", "write"), ("after", "finish")}:
         assert max(worked.values()) == 1, "its answer was in the log"
     log.close()
+
+
+PAUSED = """
+import os, signal, sys, time
+from pathlib import Path
+from stepwell.adapters.inbox import intake, window
+from stepwell.adapters.logs.local import LocalLog
+from stepwell.adapters.subscriber import Subscription
+from stepwell.events.codec import Codec
+
+window.WINDOW_MAX, intake.POLL_RECORDS_MAX = 3, 2
+directory = Path(sys.argv[1])
+log = LocalLog(directory / "log", session_timeout_s=0.5)
+with Subscription(log, Codec(), "g", inbox=directory / "inbox", log_name="l") as subscription:
+    delivery = subscription.receive(30)
+    with (directory / "worked").open("a") as worked:
+        worked.write(delivery.event.trigger_id + "\\n")
+    while not subscription._intake._paused:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_killed_while_its_partition_is_paused_nothing_is_lost(tmp_path: Path) -> None:
+    log = LocalLog(tmp_path / "log")
+    triggers = [f"p{n % 3}-{n:02d}" for n in range(50)]
+    append(log, *(request(trigger, trigger[:2]) for trigger in triggers))
+    for _ in range(DEATHS):
+        dead = subprocess.run([sys.executable, "-c", PAUSED, str(tmp_path)], timeout=60, check=False)
+        assert dead.returncode == -signal.SIGKILL
+        time.sleep(0.6)  # its membership ends
+    assert run_service(tmp_path) == 0
+    worked = Counter((tmp_path / "worked").read_text().split())
+    assert set(worked) == set(triggers)
+    assert worked.total() == len(triggers) + DEATHS, "again only what was in its hands"
+    log.close()

@@ -6,6 +6,7 @@ whoever had it, and the member that has its partition now takes it. So a member 
 again every third of that time while it works.
 """
 
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +15,21 @@ import structlog
 
 from stepwell.adapters.inbox.store import FIRST_PAUSE_S, Arrival, Entry, Inbox
 from stepwell.adapters.inbox.watch import OpenRequest, RequestWatch
-from stepwell.engine.ports import RecordBatch, TopicPartition
+from stepwell.engine.ports import TopicPartition
 from stepwell.events.codec import Codec
 from stepwell.events.model import Headers, RetrainRequested, RetrainWithdrawn
-from stepwell.exceptions import ConfigurationError, EventError, LogUnavailableError
+from stepwell.exceptions import ConfigurationError, EventError
 
 _logger = structlog.get_logger(__name__)
 
 FAILURES_MAX = 5
 SIGNS_PER_SILENCE = 3
+UNFINISHED_MAX = 256
+"""Requests that a member takes before it has finished some."""
+HELD_OFF_MAX = 16
+"""Policies whose requests were put back and wait for their pause to end, before no more are taken."""
+ASKED_LATELY_S = 5.0
+"""Who asked so lately, and got nothing, will ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,21 @@ class Wanted:
         return self.policies is None or policy in self.policies
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What can be taken from the log now.
+
+    Attributes:
+        busy: the policies that have something unfinished here.
+        free: so many more requests could be started at once.
+        left: so many more may be stored.
+    """
+
+    busy: frozenset[str]
+    free: int
+    left: int
+
+
 class Desk:
     """Hands out what the inbox holds, and takes note of what became of it. Safe to share between threads."""
 
@@ -84,15 +106,12 @@ class Desk:
         self._codec = codec
         self._out: dict[int, Entry] = {}
         self._said_at: dict[int, float] = {}
+        self._askers: set[object] = set()
+        self._asked_until = 0.0
+        self._news = threading.Condition()
         inbox.recover(wanted.failures_max)
 
     # --- arriving ---
-
-    def arrivals(self, batch: RecordBatch) -> list[Arrival]:
-        """What a batch holds for this member."""
-        columns = zip(batch.offsets, batch.values, batch.headers, strict=True)
-        found = (self.arrival(batch.source, offset, value, headers) for offset, value, headers in columns)
-        return [each for each in found if each is not None]
 
     def arrival(self, source: TopicPartition, offset: int, value: bytes | None, headers: Headers) -> Arrival | None:
         """A record as the inbox keeps it; None where it concerns nobody here."""
@@ -107,19 +126,43 @@ class Desk:
             return Arrival("withdrawn", event.trigger_id, event.policy, source, offset, value, headers)
         return None
 
-    def still_wanted(self, arrivals: list[Arrival]) -> list[Arrival]:
-        """Those that are not closed by now, where that matters and the log can tell; the rest need not be stored."""
-        if not (self.wanted.only_open and arrivals):
-            return arrivals
-        try:
-            self.watch.refresh()
-        except LogUnavailableError:
-            return arrivals  # asked again when it is their turn
-        return [
-            each
-            for each in arrivals
-            if each.kind != "requested" or self.watch.closed(each.trigger_id, each.policy) is None
-        ]
+    def is_closed(self, arrival: Arrival) -> bool:
+        """Whether it need not be taken, as far as `watch` has read; nothing is where closed ones are wanted, too."""
+        if not self.wanted.only_open or arrival.kind != "requested":
+            return False
+        return self.watch.closed(arrival.trigger_id, arrival.policy) is not None
+
+    # --- asking ---
+
+    def ask(self, asker: object) -> None:
+        """Somebody waits for a request; until `begin` or `asked`. Saying it twice says it once."""
+        self._askers.add(asker)
+
+    def asked(self, asker: object, *, served: bool) -> None:
+        """Somebody waits no longer."""
+        self._askers.discard(asker)
+        if not served:
+            self._asked_until = time.monotonic() + ASKED_LATELY_S
+
+    def room(self) -> Room:
+        """What can be taken from the log now: no more than somebody waits for, so that other members get the rest."""
+        loads = self.inbox.loads()
+        ready = sum(1 for each in loads if not each.working and not each.held_off and self.wanted.takes(each.policy))
+        hungry = max(len(self._askers), 1 if time.monotonic() < self._asked_until else 0)
+        if sum(1 for each in loads if each.held_off) >= HELD_OFF_MAX:
+            hungry = 0
+        left = max(UNFINISHED_MAX - sum(each.requests for each in loads), 0)
+        return Room(frozenset(each.policy for each in loads), max(hungry - ready, 0), left)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until something may be there to hand out."""
+        with self._news:
+            self._news.wait(timeout_s)
+
+    def wake(self) -> None:
+        """Let all look who `wait`."""
+        with self._news:
+            self._news.notify_all()
 
     # --- working ---
 
@@ -142,10 +185,16 @@ class Desk:
             # All of these were put away; behind them may be others.
         return None
 
-    def begin(self, entry: Entry) -> bool:
-        """Hand it out; False where somebody else has done so meanwhile."""
+    def begin(self, entry: Entry, asker: object = None) -> bool:
+        """Hand it out; False where somebody else has done so meanwhile. ``asker`` has asked for it."""
+        # First, so that at no moment both the request and who waited for it count: else one more would be taken.
+        asking = asker in self._askers
+        self._askers.discard(asker)
         begun = self.inbox.begin(entry.number)
+        if asking and not begun:
+            self._askers.add(asker)
         if begun:
+            self._asked_until = 0.0
             self._out[entry.number] = entry
             self._said_at[entry.number] = time.monotonic()
         return begun
@@ -200,6 +249,8 @@ class Desk:
     def adopt(self, owned: Mapping[TopicPartition, int]) -> int:
         """Take what others have given up, of the partitions that are this member's; how many requests that were.
 
+        As from the log, no more than can be started: one of each policy that has none here.
+
         Args:
             owned: the group's committed position in each of them; what lies above comes by itself.
         """
@@ -207,21 +258,30 @@ class Desk:
             return 0
         self.watch.refresh()
         before = time.time_ns() // 1000 - round(self.wanted.adopt_after_s * 1e6)
-        silent = [
-            each
-            for each in self.watch.open_requests()
-            if self.wanted.takes(each.policy)
-            and each.offset < owned.get(each.source, 0)
-            and self._heard_of(each) <= before
-            and not self.inbox.knows(each.trigger_id)
-        ]
+        room = self.room()
+        busy = set(room.busy)
+        silent: list[OpenRequest] = []
+        for each in self.watch.open_requests():
+            if len(silent) >= min(room.free, room.left):
+                break
+            if (
+                each.policy not in busy
+                and self.wanted.takes(each.policy)
+                and each.offset < owned.get(each.source, 0)
+                and self._heard_of(each) <= before
+                and not self.inbox.knows(each.trigger_id)
+            ):
+                busy.add(each.policy)
+                silent.append(each)
         arrivals = [
             Arrival("requested", each.trigger_id, each.policy, each.source, each.offset, each.value, each.headers)
             for each in silent
         ]
         for each in silent:
             _logger.warning("request_adopted", trigger_id=each.trigger_id, policy=each.policy)
-        return self.inbox.store(arrivals, adopted=True) if arrivals else 0
+        count = self.inbox.store(arrivals, adopted=True) if arrivals else 0
+        self.wake()
+        return count
 
     def _heard_of(self, request: OpenRequest) -> int:
         sign = self.watch.sign(request.trigger_id, request.policy)

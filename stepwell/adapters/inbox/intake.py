@@ -1,7 +1,8 @@
 """From the log into the inbox: store, commit, and only then hand out. A thread of its own, which also keeps the group
-membership alive while requests are worked on for hours.
+membership alive while requests are worked on for hours. It takes what somebody waits for (`inbox.window`).
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ import structlog
 from stepwell.adapters.inbox.desk import SIGNS_PER_SILENCE, Desk
 from stepwell.adapters.inbox.places import take_over
 from stepwell.adapters.inbox.store import Entry
+from stepwell.adapters.inbox.window import Windows
 from stepwell.engine.ports import Consumer, MessageLog, TopicPartition
 from stepwell.events.topics import RETRAIN_REQUESTS
 from stepwell.exceptions import FencedError, LogError, LogUnavailableError, StepwellError
@@ -19,6 +21,10 @@ _logger = structlog.get_logger(__name__)
 
 POLL_RECORDS_MAX = 100
 POLL_S = 0.2
+QUICK_POLL_S = 0.05
+"""Where something is looked at already: who comes to ask for it shall not wait long."""
+CLOSED_EVERY_S = 10.0
+"""How often what is looked at and not taken is compared with what was closed."""
 SIBLINGS_EVERY_S = 30.0
 LOOK_ROUND_MIN_S = 0.1
 
@@ -45,6 +51,7 @@ class Ledge:
     def committed(self, positions: Mapping[TopicPartition, int]) -> None:
         """The group's positions are these now."""
         self._desk.inbox.confirm(positions)
+        self._desk.wake()
         for source, end in positions.items():
             if self._ends.get(source, end) <= end:
                 self._ends.pop(source, None)
@@ -97,8 +104,10 @@ class Intake:
         self._shares_folder = shares_folder
         self._say = say
         self._ledge = Ledge(desk)
+        self._windows = Windows(desk)
         self._owned: set[TopicPartition] = set()
-        self._next_look = {"siblings": 0.0, "silent": 0.0}
+        self._paused: set[TopicPartition] = set()
+        self._next_look = {"siblings": 0.0, "silent": 0.0, "closed": 0.0}
         self._closing = threading.Event()
         consumer = log.consumer(group=group, instance_id=instance_id)
         self._thread = threading.Thread(target=self._run, args=(consumer,), name="subscription", daemon=True)
@@ -138,11 +147,31 @@ class Intake:
             self._ledge.in_doubt = True
         if self._ledge.in_doubt:
             self._settle()
-        for batch in consumer.poll(POLL_RECORDS_MAX, POLL_S):
-            self._desk.inbox.store(self._desk.still_wanted(self._desk.arrivals(batch)))
-            self._ledge.stored(batch.source, batch.end)
+        self._look(consumer)
+        self._take()
         self._commit(consumer)
         self._tend(consumer)
+
+    def _look(self, consumer: Consumer) -> None:
+        """Read on where there is room to look at more."""
+        full = self._windows.full() & self._owned
+        consumer.pause(full)  # each time: a rebalance may have undone it
+        consumer.resume((self._paused - full) & self._owned)
+        self._paused = full
+        fresh = False
+        for batch in consumer.poll(POLL_RECORDS_MAX, QUICK_POLL_S if self._windows else POLL_S):
+            fresh = self._windows.add(batch) or fresh
+        if not self._desk.wanted.only_open:
+            return
+        if fresh or self._windows.wanted() or (self._windows and self._time_for("closed", CLOSED_EVERY_S)):
+            # Where the log cannot tell, it is asked again before anything is handed out.
+            with contextlib.suppress(LogUnavailableError):
+                self._desk.watch.refresh()
+
+    def _take(self) -> None:
+        for taken in self._windows.take():
+            self._desk.inbox.store(taken.arrivals)
+            self._ledge.stored(taken.source, taken.end)
 
     def _commit(self, consumer: Consumer) -> None:
         for source, end in self._ledge.ends.items():
@@ -188,4 +217,6 @@ class Intake:
 
     def _on_revoke(self, sources: list[TopicPartition]) -> None:
         self._owned.difference_update(sources)
+        self._paused.difference_update(sources)
+        self._windows.drop(sources)
         self._ledge.revoked(sources)

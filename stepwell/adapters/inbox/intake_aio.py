@@ -1,17 +1,26 @@
 """From Kafka into the inbox where the process is asyncio: a task instead of a thread, on aiokafka."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import structlog
 
 from stepwell.adapters.inbox.desk import SIGNS_PER_SILENCE, Desk
-from stepwell.adapters.inbox.intake import LOOK_ROUND_MIN_S, POLL_S, SIBLINGS_EVERY_S, Ledge
+from stepwell.adapters.inbox.intake import (
+    CLOSED_EVERY_S,
+    LOOK_ROUND_MIN_S,
+    POLL_S,
+    QUICK_POLL_S,
+    SIBLINGS_EVERY_S,
+    Ledge,
+)
 from stepwell.adapters.inbox.places import take_over
 from stepwell.adapters.inbox.store import Entry
-from stepwell.adapters.logs.aio import Tail, tail
-from stepwell.engine.ports import MessageLog
+from stepwell.adapters.inbox.window import Windows
+from stepwell.adapters.logs.aio import Record, Tail, tail
+from stepwell.engine.ports import MessageLog, RecordBatch, TopicPartition
 from stepwell.events.topics import RETRAIN_REQUESTS
 from stepwell.exceptions import FencedError, LogError, LogUnavailableError, StepwellError
 
@@ -39,7 +48,8 @@ class KafkaIntake:
         self._shares_folder = shares_folder
         self._say = say
         self._ledge = Ledge(desk)
-        self._next_look = {"siblings": 0.0, "silent": 0.0}
+        self._windows = Windows(desk)
+        self._next_look = {"siblings": 0.0, "silent": 0.0, "closed": 0.0}
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="subscription")
 
@@ -58,8 +68,10 @@ class KafkaIntake:
             try:
                 records = tail(
                     self._bootstrap, [RETRAIN_REQUESTS], self._group, instance_id=self._instance_id,
-                    on_revoke=self._ledge.revoked,
+                    on_revoke=self._on_revoke,
                 )  # fmt: skip
+                # What an earlier one read and did not commit, this one reads again.
+                self._on_revoke([*self._windows.sources, *self._ledge.ends])
                 async with records:
                     told = False
                     while not self._stop.is_set():
@@ -102,30 +114,36 @@ class KafkaIntake:
             await asyncio.to_thread(self._desk.adopt, owned)
 
     async def _store(self, records: Tail) -> None:
-        batch = await records.batch(POLL_S)
-        arrivals = [
-            arrival
-            for each in batch
-            if (arrival := self._desk.arrival(each.source, each.offset, each.value, each.headers)) is not None
-        ]
-        if arrivals:
-            arrivals = await asyncio.to_thread(self._desk.still_wanted, arrivals)
-        # Meanwhile a partition may have gone; then its new owner reads it. From here on nothing waits.
-        ours = records.uncommitted()
-        self._desk.inbox.store(each for each in arrivals if each.source in ours)
-        for source, end in ours.items():
-            self._ledge.stored(source, end)
+        records.pause(self._windows.full())
+        fresh = False
+        # Nothing waits between the batch and the windows: a partition that goes takes its window along.
+        for batch in _batches(await records.batch(QUICK_POLL_S if self._windows else POLL_S)):
+            fresh = self._windows.add(batch) or fresh
+        if self._desk.wanted.only_open and (
+            fresh or self._windows.wanted() or (self._windows and self._time_for("closed", CLOSED_EVERY_S))
+        ):
+            with contextlib.suppress(LogUnavailableError):
+                await asyncio.to_thread(self._desk.watch.refresh)
+        # From here on nothing waits.
+        for taken in self._windows.take():
+            self._desk.inbox.store(taken.arrivals)
+            self._ledge.stored(taken.source, taken.end)
 
     async def _commit(self, records: Tail) -> None:
-        if not self._ledge.ends:
+        ends = self._ledge.ends
+        if not ends:
             return
         self._ledge.unsure()  # its partitions may go while we wait for the answer
         try:
-            positions = await records.commit()
+            positions = await records.commit(ends)
         except FencedError as error:
             _logger.info("commit_refused", reason=str(error))
             return
         self._ledge.committed(positions)
+
+    def _on_revoke(self, sources: list[TopicPartition]) -> None:
+        self._windows.drop(sources)
+        self._ledge.revoked(sources)
 
     async def _settle(self) -> None:
         if not self._desk.inbox.unconfirmed() - self._ledge.ends.keys():
@@ -144,3 +162,17 @@ class KafkaIntake:
             return False
         self._next_look[name] = now + max(every_s, LOOK_ROUND_MIN_S)
         return True
+
+
+def _batches(records: Iterable[Record]) -> Iterator[RecordBatch]:
+    """Records as batches of one partition. Committed is, as `Tail` does, the place behind a record."""
+    found: dict[TopicPartition, RecordBatch] = {}
+    for record in records:
+        batch = found.setdefault(record.source, RecordBatch(record.source, record.offset, 0))
+        batch.offsets.append(record.offset)
+        batch.timestamps.append(record.timestamp)
+        batch.keys.append(record.key)
+        batch.values.append(record.value)
+        batch.headers.append(record.headers)
+        batch.end = record.offset + 1
+    yield from found.values()

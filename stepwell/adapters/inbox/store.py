@@ -24,7 +24,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, NamedTuple
 
 import msgspec
 
@@ -106,6 +106,15 @@ class Entry:
     stored_at: int
     claims: bytes
     """Event ids (16 bytes each, the last ones) of what this member has answered to it."""
+
+
+class Load(NamedTuple):
+    """What of a policy is not finished: ``requests`` of them; one is handed out, or one waits for its pause to end."""
+
+    policy: str
+    requests: int
+    working: bool
+    held_off: bool
 
 
 class Inbox:
@@ -227,6 +236,17 @@ class Inbox:
             " AND NOT EXISTS (SELECT 1 FROM requests o WHERE o.state = 'working' AND o.policy = r.policy)",
             (_now_us(),),
         )
+
+    def loads(self) -> list[Load]:
+        """What is not finished, by policy. Parked requests and what cannot be read burden nobody."""
+        with self._working() as connection:
+            rows = connection.execute(
+                "SELECT policy, count(*), max(state = 'working'), max(state = 'waiting' AND not_before > ?)"
+                " FROM requests WHERE state IN ('stored', 'waiting', 'working') AND kind != 'unreadable'"
+                " GROUP BY policy",
+                (_now_us(),),
+            ).fetchall()
+        return [Load(policy, count, bool(working), bool(held_off)) for policy, count, working, held_off in rows]
 
     def begin(self, number: int) -> bool:
         """Hand it out; False where it does not wait any more, or another of its policy is being worked on."""

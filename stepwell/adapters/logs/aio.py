@@ -203,8 +203,21 @@ class Tail:
                     positions[TopicPartition(partition.topic, partition.partition)] = position
         return positions
 
-    async def commit(self) -> dict[TopicPartition, int]:
-        """Commit that every record handed out so far has been dealt with; the positions that were committed.
+    def pause(self, sources: Collection[TopicPartition]) -> None:
+        """Fetch nothing of these, and of all others again. What was fetched of them may still be handed out."""
+        assigned = self._consumer.assignment()
+        chosen = {partition for partition in assigned if (partition.topic, partition.partition) in sources}
+        paused = self._consumer.paused() & assigned
+        if chosen - paused:
+            self._consumer.pause(*(chosen - paused))
+        if paused - chosen:
+            self._consumer.resume(*(paused - chosen))
+
+    async def commit(self, positions: Mapping[TopicPartition, int] | None = None) -> dict[TopicPartition, int]:
+        """Commit that records have been dealt with; the positions that were committed.
+
+        Args:
+            positions: up to where, by partition; None: every record handed out so far.
 
         Raises:
             FencedError: a rebalance has taken partitions away; they start again from their last commit elsewhere.
@@ -212,14 +225,15 @@ class Tail:
         """
         if self._group is None:
             raise LogError("A tail without a group has no positions to commit; give it a group.")
-        if not self._done:
+        chosen = dict(self._done if positions is None else positions)
+        if not chosen:
             return {}
-        positions = dict(self._done)
-        done = {aiokafka.TopicPartition(*source): end for source, end in positions.items()}
+        done = {aiokafka.TopicPartition(*source): end for source, end in chosen.items()}
         with _translated(f"committing positions of group {self._group}"):
             await self._consumer.commit(done)
-        self._done.clear()
-        return positions
+        if positions is None:
+            self._done.clear()
+        return chosen
 
     async def _fetch(self, timeout_s: float = 1.0) -> None:
         try:
