@@ -22,6 +22,8 @@ EXIT_INTERRUPTED = 130
 EXIT_TRY_AGAIN = 75
 """EX_TEMPFAIL of BSD's sysexits.h: not now, try again later."""
 RECEIVE_S = 0.5
+PARALLEL = 4
+"""A policy's request does not wait for hours behind another policy's. Where one GPU is all there is, one at a time."""
 
 
 class Answer(StrEnum):
@@ -49,7 +51,9 @@ def listen(
     answer: Annotated[
         Answer, typer.Option(help="What exit code 0 means: the request was taken (accepted), or all is done.")
     ] = Answer.DONE,
-    parallel: Annotated[int, typer.Option(min=1, help="So many commands side by side, each for another policy.")] = 1,
+    parallel: Annotated[
+        int, typer.Option(min=1, help="Up to so many commands side by side, each for another policy; 1: one at a time.")
+    ] = PARALLEL,
     tries: Annotated[
         int, typer.Option(min=1, help="Park a request that was begun so often without coming to an end.")
     ] = 5,
@@ -72,6 +76,8 @@ def listen(
     ] = None,
 ) -> None:
     """Run a command for each open retrain request and answer with how it went.
+
+    Up to four run side by side, each for another policy; --parallel 1 runs one at a time.
 
     Exit code 0 is answered as done (or as --answer says). 75 means "not now": the request comes again after a pause,
     and is parked after --tries of them. Any other code is answered as failed, with the end of the output. A last line

@@ -101,7 +101,19 @@ def test_answer_accepted_and_the_policy_filter(log: MessageLog) -> None:
     append(log, request("t-1", "a"), request("t-2", "b"), request("t-3", "c"))
     arguments = ["--policy", "b", "--policy", "c", "--limit", "2", "--answer", "accepted", "--run", "echo queued"]
     invoke("listen", *arguments)
-    assert answers(log) == [("t-2", "accepted", None, "queued"), ("t-3", "accepted", None, "queued")]
+    assert sorted(answers(log)) == [("t-2", "accepted", None, "queued"), ("t-3", "accepted", None, "queued")]
+
+
+@pytest.mark.parametrize("parallel", [None, 1])
+def test_a_policy_does_not_wait_for_another_unless_one_at_a_time_is_asked_for(
+    log: MessageLog, tmp_path: Path, parallel: int | None
+) -> None:
+    append(log, request("t-1", "a"), request("t-2", "b"))
+    lines = tmp_path / "lines"
+    options = [] if parallel is None else ["--parallel", str(parallel)]
+    invoke("listen", "--limit", "2", *options, "--run", f"echo begin >> {lines}; sleep 3; echo end >> {lines}")
+    expected = ["begin", "end"] * 2 if parallel else ["begin", "begin", "end", "end"]
+    assert lines.read_text().split() == expected
 
 
 def test_output_keeps_each_request_as_a_line(log: MessageLog, tmp_path: Path) -> None:

@@ -82,12 +82,12 @@ def test_what_cannot_be_read_is_shown_and_dropped(log: MessageLog) -> None:
 
 
 def test_a_running_listener_lets_others_look_and_what_it_works_on_stays(log: MessageLog, tmp_path: Path) -> None:
-    append(log, request("t-1"), request("t-2"))
+    append(log, request("t-1"), request("t-2"), request("t-3", "other"))
     started = tmp_path / "started"
     result: list[object] = []
 
     def look() -> None:
-        wait_for(lambda: started.exists() and len(shown()) == 2)
+        wait_for(lambda: started.exists() and [row[1] for row in shown()] == ["working", "waiting", "working"])
         result.append(shown())
         result.append(invoke("inbox", "drop", "t-1", code=1).output)
         result.append(invoke("inbox", "drop", "t-2").output)
@@ -100,11 +100,12 @@ def test_a_running_listener_lets_others_look_and_what_it_works_on_stays(log: Mes
     )
     looking.join()
     assert result == [
-        [("t-1", "working", 0, ""), ("t-2", "waiting", 0, "")],
+        [("t-1", "working", 0, ""), ("t-2", "waiting", 0, ""), ("t-3", "working", 0, "")],
         "t-1  p  is being worked on now\n",
         "t-2  p  dropped\n",
     ]
-    assert shown() == [("t-1", "waiting", 0, "")], "ended by Ctrl-C: it comes again, and that is no failure"
+    left = [("t-1", "waiting", 0, ""), ("t-3", "waiting", 0, "")]
+    assert shown() == left, "ended by Ctrl-C: it comes again, and that is no failure"
 
 
 def test_a_command_that_kills_its_listener_is_parked_after_so_many(log: MessageLog, tmp_path: Path) -> None:
@@ -117,12 +118,24 @@ def test_a_command_that_kills_its_listener_is_parked_after_so_many(log: MessageL
     for _ in range(2):
         pid.write_text("")
         listener = subprocess.Popen(
-            [sys.executable, "-m", "stepwell", "retrain", "listen", "--tries", "2", "--run", command],
+            [
+                sys.executable,
+                "-m",
+                "stepwell",
+                "retrain",
+                "listen",
+                "--parallel",
+                "1",
+                "--tries",
+                "2",
+                "--run",
+                command,
+            ],
             stdout=subprocess.DEVNULL,
         )
         pid.write_text(str(listener.pid))
         assert listener.wait(60) == -signal.SIGKILL
-    invoke("listen", "--tries", "2", "--limit", "1", "--run", command)
+    invoke("listen", "--parallel", "1", "--tries", "2", "--limit", "1", "--run", command)
     assert [answer[:2] for answer in answers(log)] == [("good", "done")]
     assert shown() == [("bad", "parked", 2, "the process ended while working on it")]
 
@@ -140,7 +153,7 @@ def test_wrong_arguments_are_refused(log: MessageLog, tmp_path: Path) -> None:
         assert isinstance(result.exception, NotFoundError)
         assert why in str(result.exception)
     append(log, request("t-1", "a"), request("t-2", "b"))
-    invoke("listen", "--limit", "1", "--run", "exit 75")
+    invoke("listen", "--limit", "2", "--run", "exit 75")
     time.sleep(0.1)
     result = CliRunner().invoke(build_app(), ["retrain", "inbox", "drop", "t-"])
     assert isinstance(result.exception, NotFoundError)
