@@ -10,11 +10,12 @@
   that way.
 """
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from stepwell.engine.ruleset import Counted, Part
+from stepwell.engine.ruleset import Counted
 from stepwell.events.model import EvidenceEpisode, VerdictIssued
 
 Bearing = Literal["counts", "breaks", "silent"]
@@ -107,7 +108,7 @@ def entry_of(verdict: VerdictIssued, partition: int, offset: int) -> Entry:
 class Reading:
     """How one rule reads entries: for which key, and as what."""
 
-    def __init__(self, per: list[Part], counts: Counted) -> None:
+    def __init__(self, per: Iterable[str], counts: Counted) -> None:
         self._per = tuple(per)
         self._types = frozenset(counts.failure_types) if counts.failure_types else None
         self._labels = frozenset(counts.labels) if counts.labels else None

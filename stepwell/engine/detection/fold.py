@@ -21,7 +21,7 @@ from stepwell.engine.detection import admission, mutes
 from stepwell.engine.detection.bearing import WAITING, Entry, entry_of
 from stepwell.engine.detection.in_a_row import InARowJudge
 from stepwell.engine.detection.in_order import InOrderJudge
-from stepwell.engine.detection.ledger import CLOSING_ANSWERS, Trigger
+from stepwell.engine.detection.ledger import CLOSING_ANSWERS
 from stepwell.engine.detection.sequential import RateJudge, ShiftJudge
 from stepwell.engine.detection.state import KEPT_MAX, PolicyState, Row, RuleState, dump, load
 from stepwell.engine.detection.turn import AnyVerdictRule, Judge, Parked, Refused, Said, TooMuchError, Turn
@@ -176,17 +176,12 @@ class Detector:
         if expiry is not None and expiry <= now:
             for trigger in state.ledger.standing():
                 if trigger.expires_at and trigger.expires_at <= now:
-                    self._expire(turn, trigger)
+                    turn.expire(trigger, f"nobody closed it in {trigger.expires_us / 1_000_000:g} s")
         state.ledger.settle(now)
         if mutes.over(state.mutes, now):
             self._request_unmuted(turn)
         if state.held:
             self._admit(turn, admission.overdue(state, self._wait_us))
-
-    def _expire(self, turn: Turn, trigger: Trigger) -> None:
-        judge = turn.judge_of(trigger)
-        seconds = f" in {judge.rule.expires_s:g} s" if judge is not None and judge.rule.expires_s is not None else ""
-        turn.expire(trigger, f"nobody closed it{seconds}")
 
     def _request_unmuted(self, turn: Turn) -> None:
         """Request what was found while muted and is muted no more."""

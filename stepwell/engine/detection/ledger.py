@@ -21,7 +21,8 @@ from typing import Literal
 
 import msgspec
 
-from stepwell.engine.detection.bearing import Key
+from stepwell.engine.detection.bearing import Key, Reading
+from stepwell.engine.ruleset import Counted
 from stepwell.events.ids import trigger_id_for
 from stepwell.events.model import EvidenceEpisode
 
@@ -68,6 +69,8 @@ class Trigger(msgspec.Struct, kw_only=True):
         run_id, trace_id: of the verdict that opened it.
         sample: what it rests on, for rules in the order of requests.
         status: where it stands.
+        expires_us: how long after its request it expires (µs); 0 for never.
+        types, labels: of the failures that its rule counts; empty for all. The rule itself may change.
         expires_at: when it expires unless closed before (µs); 0 for never, or not yet requested.
         orphaned: the rule has changed, gone or been parked since: it can be answered, but no verdict touches it.
         merged: further episodes that belonged to it.
@@ -91,6 +94,9 @@ class Trigger(msgspec.Struct, kw_only=True):
     trace_id: str
     sample: Sample | None = None
     status: Status = "open"
+    expires_us: int = 0
+    types: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     expires_at: int = 0
     orphaned: bool = False
     merged: int = 0
@@ -99,6 +105,12 @@ class Trigger(msgspec.Struct, kw_only=True):
     cooldown_until: int = 0
     acknowledged_by: str = ""
     detail: str = ""
+
+    @property
+    def reading(self) -> Reading:
+        """How its rule read entries when it opened."""
+        counts = Counted(failure_types=list(self.types) or None, labels=list(self.labels) or None)
+        return Reading((name for name, _ in self.key.parts), counts)
 
     @property
     def standing(self) -> bool:

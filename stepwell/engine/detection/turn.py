@@ -104,6 +104,9 @@ class Turn:
                 trace_id=opening.cause.trace_id,
                 sample=opening.sample,
                 merged=opening.merged,
+                expires_us=0 if rule.expires_s is None else int(rule.expires_s * 1_000_000),
+                types=tuple(rule.counts.failure_types or ()),
+                labels=tuple(rule.counts.labels or ()),
             ),
             opening.about,
         )
@@ -118,14 +121,13 @@ class Turn:
         """Publish a trigger's request."""
         judge = self.judge_of(trigger)
         trigger.status = "open"
-        hard: tuple[EvidenceEpisode, ...] = ()
-        cells: dict[Cell, Tally] = {}
-        if judge is not None:
-            hard = hard_negatives(self.state, trigger, judge.reading)
-            cells = judge.cells(self.state, trigger)
-            if judge.rule.expires_s is not None:
-                trigger.expires_at = self.state.now + int(judge.rule.expires_s * 1_000_000)
-                self.state.ledger.changed()
+        if trigger.expires_us:
+            trigger.expires_at = self.state.now + trigger.expires_us
+            self.state.ledger.changed()
+        reading = trigger.reading
+        hard = hard_negatives(self.state, trigger, reading)
+        # Its rule may have changed while it was muted: then what it had counted is gone, and the window has to do.
+        cells = cells_of_window(self.state, trigger, reading) if judge is None else judge.cells(self.state, trigger)
         self._publish(request_of(self.state, trigger, hard, cells))
 
     def withdraw(self, trigger: Trigger, reason: str) -> None:

@@ -285,3 +285,25 @@ def test_an_episode_asked_for_twice_has_one_place() -> None:
     story.tell(expected("a"), expected("a"), won("b"), expected("b"))
     assert list(story.state.queue) == ["a"]
     assert story.state.ignored == 2
+
+
+# --- what a muted trigger keeps when its rule changes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["row", "rate"])
+def test_a_muted_trigger_keeps_expiry_and_hard_negatives_when_its_rule_changes(kind: str) -> None:
+    """Raising a rule's version while it is muted: the request comes as it would have, and expires."""
+    rule = {"row": ROW, "rate": RATE}[kind] | {"per": ["scene"], "expires_s": 10.0, "counts": {"labels": ["x"]}}
+    story = Story(rules(rule))
+    story.tell(muted(), *fail("old", 2, labels=("x",)), won("w"), *fail("f", 9, labels=("x",)), *fail("y", 2))
+    (trigger,) = story.state.ledger.standing()
+    evidence = {item.episode_id for item in trigger.evidence}
+    story.tell(*fail("other", 2, labels=("x",), scene="dark"), activated(rules(rule | {"version": 2})))
+    request = the_request(story.tell(unmuted()))
+    wanted = {"old0", "old1", *(f"f{i}" for i in range(9))} - evidence
+    assert {item.episode_id for item in request.hard_negatives} == wanted != set()
+    assert [share.scene for share in request.sampling_weights] == ["plain"]
+    assert request.rule_version == 1
+    (expired,) = story.tick(11.0)
+    assert isinstance(expired, RetrainExpired)
+    assert expired.reason == "nobody closed it in 10 s"
