@@ -29,6 +29,7 @@ from trainer import describe, first_checkpoint, first_demonstrations, scenes_of
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.retrain_history import LedgerEntry, read_requests
 from stepwell.adapters.runs.before_after import BeforeAfter, before_and_after
+from stepwell.adapters.runs.recurrence import Recurrence
 from stepwell.adapters.runs.spec import load_spec
 from stepwell.adapters.workers.idle import IdleCheck
 from stepwell.engine import restore
@@ -277,8 +278,16 @@ def repeat_row(policy: str, result: BeforeAfter) -> tuple[str, ...]:
         describe_rate(pairs.after, pairs.n, wilson(pairs.after, pairs.n)),
         f"{100 * (pairs.difference or 0.0):+.0f} points ({100 * low:+.0f} to {100 * high:+.0f})",
         f"{pairs.p_value():.2g}",
-        "yes" if result.recurrences else "no",
+        again_in_words(result.recurrence),
     )
+
+
+def again_in_words(found: Recurrence) -> str:
+    """Whether the request's rule would fire again, on the new checkpoint's fresh episodes."""
+    if found.finding == "too_few":
+        return f"too few to tell ({found.episodes} of {found.minimum})"
+    words = {"fires": "would fire", "silent": "would not fire", "unknown": "not known"}
+    return f"{words[found.finding]} ({found.failures} of {found.episodes})"
 
 
 # --- commands -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from stepwell.exceptions import ConfigurationError, LogError, LogUnavailableErro
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stepwell.adapters.runs.before_after import BeforeAfter
+    from stepwell.adapters.runs.before_after import BeforeAfter, CellResult
     from stepwell.adapters.runs.regression import Regression
     from stepwell.engine.ports import MessageLog, TopicPartition, Watermarks
     from stepwell.events.codec import Codec
@@ -44,8 +44,9 @@ def regress(
 ) -> None:
     """Run the regression that a retrain request asks for, with the new checkpoint, and show before and after.
 
-    The seeds that failed run with the new checkpoint; fresh seeds run with the new one and the old one. What to run
-    comes from the log alone; the policy's files must be here. The same command again runs only what is missing.
+    The seeds that failed run with the new checkpoint; fresh seeds run with the new one and the old one, in the cells
+    that failed and in up to four others. What to run comes from the log alone; the policy's files must be here. The
+    same command again runs only what is missing.
     """
     from stepwell.events.codec import Codec
 
@@ -117,13 +118,15 @@ class _Runner:
 def _what(regression: "Regression") -> str:
     """What runs, in words."""
     again = sum(len(plan.again) for plan in regression.cells)
-    fresh = sum(len(plan.fresh) for plan in regression.cells)
-    known = sum(pair.earlier is not None for plan in regression.cells for pair in plan.fresh)
+    plans = (*regression.cells, *regression.others)
+    fresh = sum(len(plan.fresh) for plan in plans)
+    known = sum(pair.earlier is not None for plan in plans for pair in plan.fresh)
     return (
         f"{counted(again, 'seed')} that failed, with {regression.checkpoint}; {counted(fresh, 'fresh seed')}, with"
         f" {regression.checkpoint} and {regression.spec.baseline_checkpoint}"
         + (f" ({known} of the latter known from other runs)" if known else "")
         + f"; in {counted(len(regression.cells), 'cell')}"
+        + (f" that failed and {counted(len(regression.others), 'other')}" if regression.others else "")
     )
 
 
@@ -206,39 +209,59 @@ def _print_one(out: "Console", result: "BeforeAfter") -> None:
     from stepwell.adapters.runs.summary import describe_rate
     from stepwell.engine.intervals import wilson
 
-    rows = []
-    cells = result.cells if len(result.cells) == 1 else (*result.cells, result.total)
-    for cell in cells:
+    def rates(cell: "CellResult") -> tuple[str, str]:
         pairs = cell.pairs
-        rows.append((
-            cell.name,
-            f"{cell.again_succeeded} of {cell.again_scored}",
-            describe_rate(pairs.before, pairs.n, wilson(pairs.before, pairs.n)),
-            describe_rate(pairs.after, pairs.n, wilson(pairs.after, pairs.n)),
-        ))  # fmt: skip
-    columns = ("where", "failed before: succeed now", "fresh seeds, before (95 %)", "fresh seeds, after (95 %)")
+        before, after = wilson(pairs.before, pairs.n), wilson(pairs.after, pairs.n)
+        return describe_rate(pairs.before, pairs.n, before), describe_rate(pairs.after, pairs.n, after)
+
+    rows = [
+        (cell.name, f"{cell.again_succeeded} of {cell.again_scored}", *rates(cell))
+        for cell in _with_total(result.cells, result.total)
+    ]
+    fresh = ("fresh seeds, before (95 %)", "fresh seeds, after (95 %)")
     title = f"\n{result.policy}: {result.baseline_checkpoint} before, {result.checkpoint} after"
-    out.print(plain_table(*columns, rows=rows, title=title))
+    out.print(plain_table("where", "failed before: succeed now", *fresh, rows=rows, title=title))
+    if result.others:
+        beside = [(cell.name, *rates(cell)) for cell in _with_total(result.others, result.others_total)]
+        out.print(plain_table("other cells", *fresh, rows=beside))
     for line in _conclusions(result):
         out.print(line, markup=False, soft_wrap=True)
 
 
+def _with_total(cells: "tuple[CellResult, ...]", total: "CellResult") -> "tuple[CellResult, ...]":
+    return cells if len(cells) == 1 else (*cells, total)
+
+
 def _conclusions(result: "BeforeAfter") -> list[str]:
-    pairs, total = result.total.pairs, result.total
-    lines = []
-    difference, interval = pairs.difference, pairs.interval()
-    if difference is not None and interval is not None:
-        low, high = (100 * bound for bound in interval)
-        lines.append(
-            f"fresh seeds, {counted(pairs.n, 'pair')}: {100 * difference:+.0f} points ({low:+.0f} to {high:+.0f});"
-            f" {pairs.gained} gained, {pairs.lost} lost, exact McNemar p = {pairs.p_value():.2g}"
-        )
-    n = total.again_scored + pairs.n
-    opened = f"and opened {', '.join(result.recurrences)}" if result.recurrences else "and has opened no trigger"
-    times = counted(total.same_failure, "time")
-    lines.append(f"{result.failure_type} came {times} again with {result.checkpoint} {opened}")
+    from stepwell.adapters.runs.summary import describe_rate
+    from stepwell.engine.intervals import wilson
+
+    found = result.recurrence
+    same = describe_rate(found.same_failure, found.scored, wilson(found.same_failure, found.scored))
+    lines = [
+        *_difference("fresh seeds", result.total),
+        *_difference("fresh seeds in other cells", result.others_total),
+        f"{result.failure_type} with {result.checkpoint}: {same} of the fresh episodes",
+        f"rule {found.rule} version {found.rule_version} on them: {found.in_words}",
+    ]
+    if result.opened:
+        lines.append(f"evaluations of {result.checkpoint} have opened {', '.join(result.opened)} for it")
+    both = (result.total, result.others_total)
+    missing = sum(total.missing for total in both)
     if result.unfinished:
         lines.append(f"{counted(result.unfinished, 'episode')} not ended yet")
-    elif total.missing:
-        lines.append(f"{counted(total.missing, 'seed')} not scored, of {n + total.missing}: see run {result.run_id}")
+    elif missing:
+        seeds = sum(total.again + total.fresh for total in both)
+        lines.append(f"{counted(missing, 'seed')} not scored, of {seeds}: see run {result.run_id}")
     return lines
+
+
+def _difference(what: str, total: "CellResult") -> list[str]:
+    pairs = total.pairs
+    difference, interval = pairs.difference, pairs.interval()
+    if difference is None or interval is None:
+        return []
+    low, high = (100 * bound for bound in interval)
+    points = f"{100 * difference:+.0f} points ({low:+.0f} to {high:+.0f})"
+    changed = f"{pairs.gained} gained, {pairs.lost} lost"
+    return [f"{what}, {counted(pairs.n, 'pair')}: {points}; {changed}, exact McNemar p = {pairs.p_value():.2g}"]

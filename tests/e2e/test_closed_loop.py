@@ -40,6 +40,7 @@ def test_a_failure_becomes_a_request_a_checkpoint_and_a_tested_mend(tmp_path: Pa
     fresh = regression["total"]["fresh"]
     assert regression["demonstrations_added"] == "outer-right 20"
     assert (regression["unfinished"], fresh["seeds"], fresh["pairs"]) == (0, 10, 10)
+    assert (regression["recurrence"]["scored"], regression["others"]) == (10, [])  # no other scene was evaluated
     assert fresh["after"]["succeeded"] > fresh["before"]["succeeded"], done.stdout
     assert f"{regression['checkpoint']} after" in done.stdout
 

@@ -86,6 +86,7 @@ class Place:
         }  # fmt: skip
         request = msgspec.structs.replace(
             retrain(trigger),
+            rule="same_failure_in_a_row",
             policy="balancer",
             checkpoint="weak",
             failure_type="terminated_early",
@@ -145,7 +146,8 @@ def test_it_runs_once_and_tells_before_from_after(place: Place) -> None:
     assert "0 of 3, 0 % (0 to 56)" in told
     assert "3 of 3, 100 % (44 to 100)" in told
     assert "3 gained, 0 lost" in told
-    assert "terminated_early came 0 times again with strong and has opened no trigger" in told
+    assert "terminated_early with strong: 0 of 3, 0 % (0 to 56) of the fresh episodes" in told
+    assert "rule same_failure_in_a_row version 1 on them: too few episodes to tell (3 of minimum 5)" in told
 
     again = place.run("retrain", "regress", TRIGGER, "--checkpoint", "strong")
     assert "8 already done" in again

@@ -7,6 +7,7 @@ from typing import Any
 from stepwell.adapters.history import fold_episodes
 from stepwell.adapters.logs.reading import read_all
 from stepwell.adapters.retrain_history import find_request
+from stepwell.adapters.runs.recurrence import Recurrence, recurrence, rule_of
 from stepwell.adapters.runs.regression import (
     CellPlan,
     Regression,
@@ -19,7 +20,7 @@ from stepwell.engine.intervals import wilson
 from stepwell.engine.paired import Pairs
 from stepwell.engine.ports import MessageLog
 from stepwell.events.codec import Codec
-from stepwell.events.model import PatternDetected, VerdictIssued
+from stepwell.events.model import PatternDetected, RetrainRequested, VerdictIssued
 from stepwell.events.topics import FAILURE_PATTERNS
 
 Verdicts = Mapping[str, VerdictIssued | None]
@@ -35,7 +36,7 @@ class CellResult:
         again_scored, again_succeeded: of those with the new checkpoint.
         fresh: the fresh seeds.
         pairs: of those scored with both checkpoints.
-        same_failure: episodes of the new checkpoint, fresh seeds and others, that failed as the request says.
+        same_failure: fresh seeds with which the new checkpoint failed as the request says.
     """
 
     name: str
@@ -68,10 +69,13 @@ class BeforeAfter:
     Attributes:
         run_id: of the regression run.
         baseline_checkpoint, checkpoint: before and after.
-        cells: one result for each cell.
-        total: of all cells.
+        cells: one result for each cell that failed.
+        total: of all those cells.
+        others: one result for each cell that ran beside them, to see what was lost.
+        others_total: of all those.
         unfinished: episodes that have not ended yet.
-        recurrences: triggers that the same failure type opened for the new checkpoint, as of now.
+        recurrence: what the request's rule makes of the new checkpoint's fresh episodes.
+        opened: triggers that the same failure type has opened for the new checkpoint, in evaluations, as of now.
     """
 
     trigger_id: str
@@ -83,8 +87,11 @@ class BeforeAfter:
     checkpoint: str
     cells: tuple[CellResult, ...]
     total: CellResult
+    others: tuple[CellResult, ...]
+    others_total: CellResult
     unfinished: int
-    recurrences: tuple[str, ...]
+    recurrence: Recurrence
+    opened: tuple[str, ...]
 
     def as_plain(self) -> dict[str, Any]:
         """As plain data; rates with 95 % Wilson intervals, their difference with Newcombe's."""
@@ -100,8 +107,11 @@ class BeforeAfter:
         return {name: getattr(self, name) for name in names} | {
             "total": _plain(self.total),
             "cells": [_plain(cell) for cell in self.cells],
+            "others_total": _plain(self.others_total),
+            "others": [_plain(cell) for cell in self.others],
             "unfinished": self.unfinished,
-            "recurrences": list(self.recurrences),
+            "recurrence": self.recurrence.as_plain(),
+            "opened": list(self.opened),
         }
 
 
@@ -117,23 +127,25 @@ def before_and_after(log: MessageLog, codec: Codec, trigger: str) -> list[Before
         return []
     known = read_known(log, codec, read_regression_spec(request))
     return [
-        _result(log, codec, plan_regression(log, codec, request, checkpoint, known))
+        _result(log, codec, request, plan_regression(log, codec, request, checkpoint, known))
         for checkpoint in sorted(known.began, key=lambda name: (known.began[name], name))
     ]
 
 
-def _result(log: MessageLog, codec: Codec, regression: Regression) -> BeforeAfter:
+def _result(log: MessageLog, codec: Codec, request: RetrainRequested, regression: Regression) -> BeforeAfter:
     spec = regression.spec
-    wanted = {episode.episode_id for episode in regression.episodes}
-    wanted |= {pair.before_id for plan in regression.cells for pair in plan.fresh}
+    pairs = [pair for plan in (*regression.cells, *regression.others) for pair in plan.fresh]
+    wanted = {episode.episode_id for episode in regression.episodes} | {pair.before_id for pair in pairs}
     folded = fold_episodes(log, codec, wanted)
     verdicts = {episode_id: counting_verdict(state) for episode_id, state in folded.items()}
-    cells = tuple(_cell_result(plan, verdicts, spec.failure_type) for plan in regression.cells)
-    total = CellResult("all")
-    for cell in cells:
-        total.add(cell)
+    cells, others = (
+        tuple(_cell_result(plan, verdicts, spec.failure_type) for plan in plans)
+        for plans in (regression.cells, regression.others)
+    )
+    before = _scored(verdicts, (pair.before_id for pair in pairs))
+    after = _scored(verdicts, (pair.after.episode_id for pair in pairs))
     patterns = (event for event in read_all(log, codec, FAILURE_PATTERNS) if isinstance(event, PatternDetected))
-    recurrences = {
+    opened = {
         event.trigger_id: None
         for event in patterns
         if (event.policy, event.policy_version, event.checkpoint, event.failure_type)
@@ -148,16 +160,31 @@ def _result(log: MessageLog, codec: Codec, regression: Regression) -> BeforeAfte
         baseline_checkpoint=spec.baseline_checkpoint,
         checkpoint=regression.checkpoint,
         cells=cells,
-        total=total,
+        total=_sum(cells),
+        others=others,
+        others_total=_sum(others),
         unfinished=sum(verdicts.get(episode_id) is None for episode_id in wanted),
-        recurrences=tuple(recurrences),
+        recurrence=recurrence(rule_of(log, codec, request), request, before, after),
+        opened=tuple(opened),
     )
+
+
+def _sum(cells: Iterable[CellResult]) -> CellResult:
+    total = CellResult("all")
+    for cell in cells:
+        total.add(cell)
+    return total
+
+
+def _scored(verdicts: Verdicts, episodes: Iterable[str]) -> list[VerdictIssued]:
+    """The verdicts that say success or failure, in the order of the episodes."""
+    found = (verdicts.get(episode_id) for episode_id in episodes)
+    return [verdict for verdict in found if verdict is not None and verdict.outcome in ("success", "failure")]
 
 
 def _cell_result(plan: CellPlan, verdicts: Verdicts, failure_type: str) -> CellResult:
     again = [_success(verdicts, episode.episode_id) for episode in plan.again]
     pairs = [(_success(verdicts, pair.before_id), _success(verdicts, pair.after.episode_id)) for pair in plan.fresh]
-    after = (*plan.again, *(pair.after for pair in plan.fresh))
     return CellResult(
         name=plan.cell.name,
         again=len(again),
@@ -170,7 +197,7 @@ def _cell_result(plan: CellPlan, verdicts: Verdicts, failure_type: str) -> CellR
             gained=_count(pairs, (False, True)),
             neither=_count(pairs, (False, False)),
         ),
-        same_failure=sum(_failed_as(verdicts.get(episode.episode_id), failure_type) for episode in after),
+        same_failure=sum(_failed_as(verdicts.get(pair.after.episode_id), failure_type) for pair in plan.fresh),
     )
 
 

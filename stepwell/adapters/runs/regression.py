@@ -4,12 +4,14 @@ A retrain request names the cells and seeds that failed (its regression spec). T
 perturbation are those of the example episodes' own requests, so everything comes from the log.
 
 The seeds that failed were picked because they failed, and may have been trained on. What a mend is worth is told by the
-fresh ones alone, on which both checkpoints run.
+fresh ones alone, on which both checkpoints run. They run in some of the policy's other cells as well, those in which
+the old checkpoint did best: a retraining can spoil what was good.
 """
 
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ from stepwell.adapters.runs.summary import counting_verdict
 from stepwell.adapters.yaml_lines import Document
 from stepwell.engine.ports import MessageLog
 from stepwell.events.codec import Codec
-from stepwell.events.model import REGRESSION, EpisodeRequested, RetrainRequested
+from stepwell.events.model import EVALUATION, REGRESSION, EpisodeRequested, RetrainRequested
 from stepwell.exceptions import NotFoundError, SpecError
 
 FRESH_FROM = 2**31
@@ -34,6 +36,12 @@ FRESH_FROM = 2**31
 those below is sure that no fresh seed was trained on."""
 
 SLUG_CHARS_MAX = 60
+
+OTHER_CELLS_MAX = 4
+"""So many cells run beside those that failed."""
+
+Place = tuple[str, str, str]
+"""Task, scene and perturbation of a cell."""
 
 
 class _Strict(BaseModel):
@@ -48,6 +56,11 @@ class RegressionCell(_Strict):
     perturbation: str
     example_episode: str
     seeds: list[Seed]
+
+    @property
+    def place(self) -> Place:
+        """Which cell it is."""
+        return self.task, self.scene, self.perturbation
 
     @property
     def name(self) -> str:
@@ -90,7 +103,7 @@ class FreshPair:
 
 @dataclass(frozen=True, slots=True)
 class CellPlan:
-    """A cell's episodes: ``again`` are the new checkpoint's on the seeds that failed."""
+    """A cell's episodes: ``again`` are the new checkpoint's on the seeds that failed; none in other cells."""
 
     cell: RegressionCell
     definition: Definition
@@ -100,12 +113,21 @@ class CellPlan:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """One regression run."""
+    """One regression run.
+
+    Attributes:
+        run_id: of the run.
+        spec: what the request wants to be run.
+        checkpoint: the new one.
+        cells: those that failed.
+        others: those that run beside them; see `OTHER_CELLS_MAX`.
+    """
 
     run_id: str
     spec: RegressionSpec
     checkpoint: str
     cells: tuple[CellPlan, ...]
+    others: tuple[CellPlan, ...]
 
     @property
     def episodes(self) -> list[PlannedEpisode]:
@@ -113,7 +135,7 @@ class Regression:
         return list(self._episodes())
 
     def _episodes(self) -> Iterator[PlannedEpisode]:
-        for cell in self.cells:
+        for cell in (*self.cells, *self.others):
             yield from cell.again
             yield from (pair.after for pair in cell.fresh)
             yield from (pair.before for pair in cell.fresh if pair.earlier is None)
@@ -124,7 +146,7 @@ class Regression:
         Raises:
             SpecError: lists every problem; e.g. a policy's file is not on this machine.
         """
-        for plan in self.cells:
+        for plan in (*self.cells, *self.others):
             for checkpoint in (self.checkpoint, self.spec.baseline_checkpoint):
                 _check(plan.definition, checkpoint, f"regression of {self.spec.trigger_id}")
 
@@ -176,11 +198,25 @@ class Known:
         examples: the requests of the example episodes, by their ids.
         old: requests of the old checkpoint's episodes on fresh seeds, in whichever run.
         began: new checkpoint -> when the first episode of its regression run was asked for (µs since 1970 UTC).
+        evaluated: cell that the spec does not name -> the old checkpoint's episodes in evaluations there.
+        newest: the same cells -> the request of the last of those episodes.
+        others: regression run -> cell that the spec does not name -> the request of one of its episodes there.
     """
 
     examples: dict[str, EpisodeRequested]
     old: list[EpisodeRequested]
     began: dict[str, int]
+    evaluated: dict[Place, list[str]]
+    newest: dict[Place, EpisodeRequested]
+    others: dict[str, dict[Place, EpisodeRequested]]
+
+    def note_elsewhere(self, event: EpisodeRequested, place: Place, *, old: bool) -> None:
+        """A request of the policy in a cell that the spec does not name, of the old checkpoint or another."""
+        if event.purpose == REGRESSION:
+            self.others.setdefault(event.run_id, {}).setdefault(place, event)
+        elif old and event.purpose == EVALUATION:
+            self.evaluated.setdefault(place, []).append(event.episode_id)
+            self.newest[place] = max(self.newest.get(place, event), event, key=_when_asked)
 
 
 def read_known(log: MessageLog, codec: Codec, spec: RegressionSpec) -> Known:
@@ -189,14 +225,18 @@ def read_known(log: MessageLog, codec: Codec, spec: RegressionSpec) -> Known:
     Raises:
         LogError: the log cannot be read.
     """
-    known = Known({}, [], {})
+    known = Known({}, [], {}, {}, {}, {})
     examples = {cell.example_episode for cell in spec.cells}
+    named = {cell.place for cell in spec.cells}
     for event in read_episode_requests(log, codec):
         if event.episode_id in examples:
             known.examples.setdefault(event.episode_id, event)
         if (event.policy, event.policy_version) != (spec.policy, spec.policy_version):
             continue
         checkpoint = event.checkpoint
+        place = (event.task, event.scene, event.perturbation)
+        if place not in named:
+            known.note_elsewhere(event, place, old=checkpoint == spec.baseline_checkpoint)
         if checkpoint == spec.baseline_checkpoint:
             if event.seed >= FRESH_FROM:
                 known.old.append(event)
@@ -222,18 +262,85 @@ def plan_regression(
     known = known or read_known(log, codec, spec)
     definitions = _definitions(known, spec)
     run_id = regression_run_id(spec.trigger_id, checkpoint)
-    taken = {seed for cell in spec.cells for seed in cell.seeds}
     cells = []
     for cell in spec.cells:
         definition = definitions[cell.example_episode]
         _check_that_it_fits(spec, cell, definition, checkpoint)
-        fresh = fresh_seeds(spec.trigger_id, cell, spec.fresh_seeds_per_cell, taken)
-        again = _planned(run_id, definition, checkpoint, cell.seeds)
-        after = _planned(run_id, definition, checkpoint, fresh)
-        before = _planned(run_id, definition, spec.baseline_checkpoint, fresh)
-        pairs = tuple(FreshPair(old, new, None) for old, new in zip(before, after, strict=True))
-        cells.append(CellPlan(cell, definition, tuple(again), pairs))
-    return Regression(run_id, spec, checkpoint, _with_earlier(log, codec, known, run_id, cells))
+        cells.append(_cell_plan(spec, run_id, cell, definition, checkpoint))
+    others = [
+        _cell_plan(spec, run_id, cell, definition, checkpoint)
+        for cell, definition in _other_cells(log, codec, known, spec, checkpoint)
+    ]
+    plans = _with_earlier(log, codec, known, run_id, [*cells, *others])
+    return Regression(run_id, spec, checkpoint, plans[: len(cells)], plans[len(cells) :])
+
+
+def _cell_plan(
+    spec: RegressionSpec, run_id: str, cell: RegressionCell, definition: Definition, checkpoint: str
+) -> CellPlan:
+    taken = {seed for named in spec.cells for seed in named.seeds}
+    fresh = fresh_seeds(spec.trigger_id, cell, spec.fresh_seeds_per_cell, taken)
+    again = _planned(run_id, definition, checkpoint, cell.seeds)
+    after = _planned(run_id, definition, checkpoint, fresh)
+    before = _planned(run_id, definition, spec.baseline_checkpoint, fresh)
+    pairs = tuple(FreshPair(old, new, None) for old, new in zip(before, after, strict=True))
+    return CellPlan(cell, definition, tuple(again), pairs)
+
+
+def _other_cells(
+    log: MessageLog, codec: Codec, known: Known, spec: RegressionSpec, checkpoint: str
+) -> list[tuple[RegressionCell, Definition]]:
+    """Cells that the spec does not name, by name; of those that cannot be run again the next best take the place.
+
+    A run keeps those that it began with (all its episodes are asked for before the first one runs), whatever has been
+    evaluated since. Before, they are the ones where the old checkpoint's evaluations have the highest success rates;
+    of equal rates those with more episodes, then by name.
+    """
+    if not spec.fresh_seeds_per_cell:
+        return []
+    if checkpoint in known.began:
+        asked = known.others.get(regression_run_id(spec.trigger_id, checkpoint), {})
+        ranked = sorted(asked)
+    else:
+        asked = known.newest
+        ranked = _best(log, codec, known)
+    found: dict[Place, tuple[RegressionCell, Definition]] = {}
+    for place in ranked:
+        request = asked[place]
+        task, scene, perturbation = place
+        cell = RegressionCell(
+            task=task, scene=scene, perturbation=perturbation, example_episode=request.episode_id, seeds=[]
+        )
+        try:
+            definition = read_definition(request.definition_json)
+            definition = definition.model_copy(update={"policy": _policy_with(definition, spec.baseline_checkpoint)})
+            _check_that_it_fits(spec, cell, definition, checkpoint)
+        except SpecError:
+            continue
+        found[place] = (cell, definition)
+        if len(found) == OTHER_CELLS_MAX:
+            break
+    return [found[place] for place in sorted(found)]
+
+
+def _best(log: MessageLog, codec: Codec, known: Known) -> list[Place]:
+    """The evaluated cells in which the old checkpoint has succeeded, best first."""
+    place_of = {episode_id: place for place, ids in known.evaluated.items() for episode_id in ids}
+    if not place_of:
+        return []
+    scored: Counter[Place] = Counter()
+    succeeded: Counter[Place] = Counter()
+    for episode_id, state in fold_episodes(log, codec, place_of).items():
+        verdict = counting_verdict(state)
+        if verdict is not None and verdict.outcome in ("success", "failure"):
+            scored[place_of[episode_id]] += 1
+            succeeded[place_of[episode_id]] += verdict.outcome == "success"
+    good = [place for place in scored if succeeded[place]]
+    return sorted(good, key=lambda place: (-succeeded[place] / scored[place], -scored[place], place))
+
+
+def _when_asked(event: EpisodeRequested) -> tuple[int, str]:
+    return event.occurred_at, event.episode_id
 
 
 def _definitions(known: Known, spec: RegressionSpec) -> dict[str, Definition]:

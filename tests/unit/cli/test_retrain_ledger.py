@@ -16,6 +16,7 @@ from stepwell.adapters.logs.reading import read_all
 from stepwell.adapters.retrain_history import STATES, read_ledger
 from stepwell.adapters.runs.before_after import BeforeAfter, CellResult
 from stepwell.adapters.runs.identity import operator
+from stepwell.adapters.runs.recurrence import Recurrence
 from stepwell.adapters.runs.regression import regression_run_id
 from stepwell.cli import build_app
 from stepwell.cli.retrain_ledger import State
@@ -243,16 +244,23 @@ def test_show_tells_before_and_after_where_the_regression_was_run(
     cell = CellResult(
         "table", again=1, again_scored=1, again_succeeded=1, fresh=10, pairs=Pairs(both=2, lost=1, gained=6, neither=1)
     )
+    beside = CellResult("chair", fresh=10, pairs=Pairs(both=7, lost=3))
+    found = Recurrence("rows", 2, "too_few", 20, 5, 36, 5, 20)
     result = BeforeAfter(
         trigger_id="t-1", run_id="regress-t-1-c2", policy="p", policy_version="1", failure_type="task_not_completed",
-        baseline_checkpoint="c1", checkpoint="c2", cells=(cell,), total=cell, unfinished=0, recurrences=(),
+        baseline_checkpoint="c1", checkpoint="c2", cells=(cell,), total=cell, others=(beside,), others_total=beside,
+        unfinished=0, recurrence=found, opened=(),
     )  # fmt: skip
     monkeypatch.setattr("stepwell.adapters.runs.before_after.before_and_after", lambda *_: [result])
     shown = invoke("show", "t-1").output
     assert "p: c1 before, c2 after" in shown
     assert "6 gained, 1 lost" in shown
+    assert "fresh seeds in other cells, 10 pairs: -30 points (-60 to +4); 0 gained, 3 lost" in shown
+    assert "task_not_completed with c2: 5 of 20, 25 % (11 to 47) of the fresh episodes" in shown
+    assert "rule rows version 2 on them: too few episodes to tell (20 of minimum 36)" in shown
     (told,) = json.loads(invoke("show", "t-1", "--json").output)["regressions"]
     assert (told["checkpoint"], told["cells"][0]["name"]) == ("c2", "table")
+    assert (told["others"][0]["fresh"]["lost"], told["recurrence"]["finding"]) == (3, "too_few")
 
 
 def test_show_says_why_a_regression_run_cannot_be_shown(log: MessageLog) -> None:

@@ -177,6 +177,85 @@ def test_the_old_checkpoint_is_not_run_again_where_an_earlier_run_scored_it(
     assert len(later.episodes) == 2 + 4 + 2
 
 
+# --- other cells --------------------------------------------------------------------------------------------------
+
+MANY = SPEC.replace(
+    "perturbations: [{name: none}, {name: heavy, options: {mass_scale: 2.0}}]", "perturbations:"
+).replace(
+    "policies:",
+    "".join(f"  - {{name: p{i}, options: {{mass_scale: {1 + i / 10}}}}}\n" for i in range(8)) + "policies:",
+)
+"""Eight cells, p0 to p7, with four seeds each."""
+
+
+def evaluated(log: MemoryLog, failures: dict[str, int]) -> list[PlannedEpisode]:
+    """An evaluation: in each of these cells so many of its first seeds fail."""
+    episodes = [episode for episode in first_run(MANY) if episode.perturbation in failures]
+    for episode in episodes:
+        ran(log, episode, success=episode.seed > failures[episode.perturbation])
+    return episodes
+
+
+def test_the_best_other_cells_run_beside_with_fresh_seeds_alone(log: MemoryLog) -> None:
+    episodes = evaluated(log, {"p0": 4, "p1": 3, "p2": 0, "p3": 4, "p4": 1, "p5": 0, "p6": 2, "p7": 1})
+    asked = request([cell_of(episodes[0], 1)])
+    put(log, asked)
+    regression = plan_regression(log, CODEC, asked, "second")
+    assert [each.cell.perturbation for each in regression.others] == ["p2", "p4", "p5", "p7"]
+    for each in regression.others:
+        assert each.again == ()
+        assert [(p.before.checkpoint, p.after.checkpoint) for p in each.fresh] == [("first", "second")] * 4
+        assert all(p.before.seed == p.after.seed >= FRESH_FROM for p in each.fresh)
+    assert len(regression.episodes) == 1 + 5 * 4 * 2
+
+    for each in (*regression.cells, *regression.others):
+        for pair in each.fresh:
+            ran(log, pair.before, success=each in regression.others)
+            ran(log, pair.after, success=pair is not each.fresh[0])
+    for episode in regression.cells[0].again:
+        ran(log, episode, success=True)
+    result = only(before_and_after(log, CODEC, TRIGGER))
+    assert (result.total.pairs.gained, result.total.pairs.lost) == (3, 0)
+    assert (result.others_total.pairs.both, result.others_total.pairs.lost) == (12, 4)
+    assert [(cell.name, cell.pairs.lost) for cell in result.others] == [
+        (f"balance + {name}", 1) for name in ("p2", "p4", "p5", "p7")
+    ]  # fmt: skip
+    assert result.as_plain()["others_total"]["fresh"]["lost"] == 4
+    assert (result.unfinished, result.recurrence.scored, result.recurrence.same_failure) == (0, 20, 5)
+
+
+def test_a_run_keeps_the_other_cells_that_it_began_with(log: MemoryLog) -> None:
+    episodes = evaluated(log, {"p0": 4, "p1": 1, "p2": 2})
+    asked = request([cell_of(episodes[0], 1)])
+    regression = plan_regression(log, CODEC, asked, "second")
+    for episode in regression.episodes:
+        ran(log, episode, success=True)
+    evaluated(log, {"p3": 0, "p4": 0, "p5": 0, "p6": 0})
+    again = plan_regression(log, CODEC, asked, "second")
+    assert [each.cell.perturbation for each in again.others] == ["p1", "p2"]
+    assert again.episodes == regression.episodes
+    third = plan_regression(log, CODEC, asked, "third")
+    assert [each.cell.perturbation for each in third.others] == ["p3", "p4", "p5", "p6"]
+
+
+def test_a_cell_that_cannot_be_run_again_does_not_run_beside(log: MemoryLog) -> None:
+    episodes = evaluated(log, {"p0": 4})
+    for episode in first_run(MANY):
+        if episode.perturbation == "p1":
+            ran(log, replace(episode, definition=""), success=True)
+        if episode.perturbation == "p2":
+            ran(log, episode, success=None)
+    regression = plan_regression(log, CODEC, request([cell_of(episodes[0], 1)]), "second")
+    assert regression.others == ()
+
+
+def test_without_fresh_seeds_nothing_runs_beside(log: MemoryLog) -> None:
+    episodes = evaluated(log, {"p0": 4, "p1": 0})
+    asked = request([cell_of(episodes[0], 1)], fresh_seeds_per_cell=0)
+    regression = plan_regression(log, CODEC, asked, "second")
+    assert (regression.others, len(regression.episodes)) == ((), 1)
+
+
 def test_fresh_seeds_follow_from_trigger_and_cell_and_avoid_those_taken() -> None:
     cell = RegressionCell(task="a/b", scene="s", perturbation="none", example_episode="e", seeds=[])
     seeds = fresh_seeds("tr-1", cell, 50, ())
@@ -291,10 +370,12 @@ def test_before_and_after_are_paired_by_seed(log: MemoryLog, asked: RetrainReque
     total = result.total
     assert (total.again, total.again_scored, total.again_succeeded) == (2, 2, 1)
     assert (total.pairs.both, total.pairs.lost, total.pairs.gained, total.pairs.neither) == (0, 1, 1, 1)
-    assert (total.same_failure, total.missing, result.unfinished, result.recurrences) == (3, 1, 0, ())
+    assert (total.same_failure, total.missing, result.unfinished, result.opened) == (2, 1, 0, ())
+    assert (result.others, result.others_total.pairs.n) == ((), 0)
     plain = result.as_plain()
     assert json.loads(json.dumps(plain))["total"]["fresh"]["after"]["succeeded"] == 1
     assert [each["name"] for each in plain["cells"]] == ["balance"]
+    assert (plain["recurrence"]["same_failure"], plain["recurrence"]["scored"]) == (2, 4)
 
 
 def test_a_run_that_goes_on_says_so_and_each_checkpoint_has_its_own(log: MemoryLog, asked: RetrainRequested) -> None:
@@ -306,7 +387,7 @@ def test_a_run_that_goes_on_says_so_and_each_checkpoint_has_its_own(log: MemoryL
     assert (second.unfinished, second.total.missing) == (9, 5)
 
 
-def test_recurrence_is_the_same_failure_opening_a_trigger_for_the_new_checkpoint(
+def test_what_the_same_failure_has_opened_for_the_new_checkpoint_is_told(
     log: MemoryLog, asked: RetrainRequested
 ) -> None:
     regression = plan_regression(log, CODEC, asked, "second")
@@ -323,4 +404,4 @@ def test_recurrence_is_the_same_failure_opening_a_trigger_for_the_new_checkpoint
         opened("tr-other", failure_type="agent_timeout"),
         opened("tr-theirs", policy="another"),
     )
-    assert only(before_and_after(log, CODEC, TRIGGER)).recurrences == ("tr-again",)
+    assert only(before_and_after(log, CODEC, TRIGGER)).opened == ("tr-again",)
