@@ -194,6 +194,21 @@ def test_bounds_of_a_window_hold(size: int, minimum: int, limit: float, failing:
     assert around(alarms)[0] < early_chance(rule) < around(alarms)[1]
 
 
+@pytest.mark.parametrize("failing", [1e-9, 1e-3, 0.5, 0.99, 1 - 1e-9, 1 - 2**-53])
+@pytest.mark.parametrize("limit", [1e-9, 0.3, 0.5, 0.999, 1 - 2**-53])
+@pytest.mark.parametrize(("size", "minimum"), [(2, 2), (10, 2), (512, 2), (512, 512)])
+def test_bounds_at_the_ends_of_what_numbers_can_say(failing: float, limit: float, size: int, minimum: int) -> None:
+    """A window that nearly always fires has a short run length, whatever underflows on the way to saying so."""
+    rule = window(size, minimum, limit, failing, 500.0)
+    least, most = run_length_bounds(rule)
+    assert minimum <= least <= most
+    assert 0.0 <= early_chance(rule) <= 1.0
+    if failing > 0.9 > limit:
+        assert least <= minimum + 1
+    exact = exact_run_length(rule)
+    assert exact is None or exact >= minimum * (1 - 1e-12)
+
+
 def test_the_bounds_decide_what_no_stream_could_show() -> None:
     """Nothing is simulated: 18 of 20 at 10 % is beyond anybody's patience, and a trillionth of it is not."""
     assert check_promise(window(20, 20, 0.85, 0.1, 1e12)).found_by == "bounds"

@@ -63,16 +63,24 @@ def run_length_bounds(rule: WindowRateRule) -> tuple[float, float]:
     """
     rate, window = rule.promise.baseline_rate, rule.window
     least = needed_failures(rule, window)
-    comes_over = rate * (1.0 - rate) * binomial(window - 1, least - 1, rate)
-    is_over = sum(binomial(window, count, rate) for count in range(least, window + 1))
-    filling = early_chance(rule)
-    low = (1.0 - filling) ** 2 / (2.0 * comes_over) if comes_over else inf
-    return max(low, float(rule.minimum)), window / is_over if is_over else inf
+    comes_over = log(rate) + log1p(-rate) + log_binomial(window - 1, least - 1, rate)
+    is_over = sum(exp(log_binomial(window, count, rate)) for count in range(least, window + 1))
+    outlived = _filling(rule)[1]
+    low = _exp(2.0 * log(outlived) - log(2.0) - comes_over) if outlived else 0.0
+    high = window / is_over if is_over else inf
+    return min(max(low, float(rule.minimum)), high), high
 
 
 def early_chance(rule: WindowRateRule) -> float:
     """The chance to fire within the first ``window`` episodes: while it fills, nothing leaves it, so the number of
     failures says all. A small minimum makes it large, and a long average run length does not show that.
+    """
+    return min(_filling(rule)[0], 1.0)
+
+
+def _filling(rule: WindowRateRule) -> tuple[float, float]:
+    """The chances that a window fires while it fills, and that it does not. The second is summed by itself: where it is
+    next to nothing, 1 minus the first would be rounding.
     """
     rate = rule.promise.baseline_rate
     alive, fired = [1.0], 0.0
@@ -83,16 +91,21 @@ def early_chance(rule: WindowRateRule) -> float:
         if held >= rule.minimum:
             least = needed_failures(rule, held)
             fired += sum(alive[least:])
-            alive[least:] = [0.0] * len(alive[least:])
-        while len(alive) > 1 and not alive[-1]:
-            alive.pop()
-    return min(fired, 1.0)
+            del alive[least:]
+    return fired, sum(alive)
 
 
-def binomial(trials: int, hits: int, rate: float) -> float:
-    """P(Bin(trials, rate) = hits)."""
+def log_binomial(trials: int, hits: int, rate: float) -> float:
+    """The natural logarithm of P(Bin(trials, rate) = hits)."""
     ways = lgamma(trials + 1) - lgamma(hits + 1) - lgamma(trials - hits + 1)
-    return exp(ways + hits * log(rate) + (trials - hits) * log1p(-rate))
+    return ways + hits * log(rate) + (trials - hits) * log1p(-rate)
+
+
+def _exp(value: float) -> float:
+    try:
+        return exp(value)
+    except OverflowError:
+        return inf
 
 
 # --- from streams -------------------------------------------------------------------------------------------------

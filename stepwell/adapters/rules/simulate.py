@@ -36,7 +36,7 @@ EPISODES_IN_ALL = 200_000_000
 """What the simulation of one average run length may take; seconds, not minutes."""
 LEVEL_EPISODES = 1_000
 SHIFT_EPISODES = 400
-"""Of each checkpoint."""
+"""Of each checkpoint; more where the minimum leaves less than half of them to look at."""
 SHIFT_RATES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """The hypothesis of no shift says nothing about the rate itself: the level is measured at each of these."""
 
@@ -350,7 +350,7 @@ def _check_rate_level(rule: RateRule, streams: int, seed: int) -> PromiseReport:
 
 
 def _check_shift_level(rule: ShiftRule, streams: int, seed: int) -> PromiseReport:
-    episodes = max(SHIFT_EPISODES, 2 * rule.minimum)
+    episodes = max(SHIFT_EPISODES, rule.minimum + SHIFT_EPISODES // 2)
     worst = max(
         (
             first_alarms(rule, random_pairs(streams, (episodes, rate), (episodes, rate), seed + number))
