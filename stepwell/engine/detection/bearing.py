@@ -4,6 +4,8 @@
 * An episode is *silent* where the simulator or the infrastructure broke (``error``), where a person stopped it
   (``aborted``) or helped (not autonomous). So infrastructure faults never feed a rule.
 * Only first attempts speak; a retry is the same episode again.
+* Only evaluations speak. A regression run picks the cells that failed before, and runs the old checkpoint beside the
+  new one: fed to the rules, it would ask for retraining again and again, however good the mend.
 * "One policy" means one policy as it was evaluated: name, version and checkpoint (`Key`). A retrained checkpoint starts
   with a clean sheet, and two checkpoints evaluated side by side don't disturb each other.
 * A rule that counts some failure types or labels only takes every other failure for an episode that did not fail in
@@ -16,7 +18,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from stepwell.engine.ruleset import Counted
-from stepwell.events.model import EvidenceEpisode, VerdictIssued
+from stepwell.events.model import EVALUATION, EvidenceEpisode, VerdictIssued
 
 Bearing = Literal["counts", "breaks", "silent"]
 
@@ -67,7 +69,12 @@ class Entry(msgspec.Struct):
 
 def bearing(verdict: VerdictIssued) -> Bearing:
     """Whether a verdict ``counts`` as a failure of its policy, ``breaks`` a row of them, or is ``silent``."""
-    if verdict.attempt != 1 or not verdict.autonomous or verdict.outcome in ("error", "aborted"):
+    if (
+        verdict.attempt != 1
+        or verdict.purpose != EVALUATION
+        or not verdict.autonomous
+        or verdict.outcome in ("error", "aborted")
+    ):
         return "silent"
     if verdict.outcome == "success":
         return "breaks"

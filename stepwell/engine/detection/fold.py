@@ -28,6 +28,7 @@ from stepwell.engine.detection.turn import AnyVerdictRule, Judge, Parked, Refuse
 from stepwell.engine.detection.window_rate import WindowRateJudge
 from stepwell.engine.ruleset import BUILT_IN, WINDOW_MAX, InARowRule, RateRule, RuleSet, WindowRateRule
 from stepwell.events.model import (
+    EVALUATION,
     DetectorTicked,
     Event,
     RetrainAcknowledged,
@@ -145,7 +146,7 @@ class Detector:
             case VerdictIssued():
                 self._verdict(turn, event, position)
             case VerdictExpected():
-                self._admit(turn, admission.expect(state, event.episode_id))
+                self._expected(turn, event)
             case RetrainAnswered():
                 self._answered(turn, event)
             case RetrainAcknowledged():
@@ -191,12 +192,19 @@ class Detector:
 
     # --- what records bring -------------------------------------------------------------------------------------------
 
+    def _expected(self, turn: Turn, event: VerdictExpected) -> None:
+        if event.purpose == EVALUATION:
+            self._admit(turn, admission.expect(turn.state, event.episode_id))
+        else:
+            turn.state.ignored += 1
+
     def _verdict(self, turn: Turn, verdict: VerdictIssued, position: RecordedAt) -> None:
         state, episode = turn.state, verdict.episode_id
         old = state.entry(episode)
         known = old.evidence.revision if old is not None else state.forgotten.get(episode)
-        # A retry is the episode again: only first attempts have a place.
-        if verdict.attempt != 1 or (known is not None and verdict.revision <= known):
+        # A retry is the episode again: only first attempts have a place. And only evaluations.
+        strange = verdict.attempt != 1 or (known is None and verdict.purpose != EVALUATION)
+        if strange or (known is not None and verdict.revision <= known):
             state.ignored += 1
             return
         entry = entry_of(verdict, position.partition, position.offset)

@@ -8,6 +8,7 @@ from stepwell.engine.detection.policies import Place, Policies
 from stepwell.engine.detection.state import PolicyState
 from stepwell.engine.ruleset import RuleSet
 from stepwell.events.model import (
+    EVALUATION,
     DetectorTicked,
     Event,
     PatternDetected,
@@ -45,7 +46,7 @@ def rules(*verdicts: dict[str, Any], name: str = "tested", wait_s: float = 60.0)
 
 
 def failed(episode: str, failure_type: str = "task_not_completed", **more: Any) -> VerdictIssued:
-    """A failure; ``labels``, ``perturbation``, ``seed`` and ``task`` beside what `verdict` takes."""
+    """A failure; ``labels``, ``perturbation``, ``purpose``, ``seed`` and ``task`` beside what `verdict` takes."""
     return _more(verdict, episode, failure_type, more)
 
 
@@ -60,15 +61,15 @@ def broken(episode: str, **more: Any) -> VerdictIssued:
 
 
 def _more(make: Any, episode: str, failure_type: str | None, more: dict[str, Any]) -> VerdictIssued:
-    fields = {name: more.pop(name) for name in ("labels", "perturbation", "seed", "task") if name in more}
+    fields = {name: more.pop(name) for name in ("labels", "perturbation", "purpose", "seed", "task") if name in more}
     made: VerdictIssued = make(episode, failure_type, **more)
     return msgspec.structs.replace(made, **fields)
 
 
-def expected(episode: str, policy: str = "expert") -> VerdictExpected:
+def expected(episode: str, policy: str = "expert", purpose: str = EVALUATION) -> VerdictExpected:
     return VerdictExpected(
         **(HEAD | {"episode_id": episode}), policy=policy, policy_version="1", task="t", scene="plain",
-        perturbation="none", requested_at=1,
+        perturbation="none", requested_at=1, purpose=purpose,
     )  # fmt: skip
 
 
