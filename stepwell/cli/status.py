@@ -10,7 +10,7 @@ import typer
 
 from stepwell.cli.resources import opened_database
 from stepwell.cli.tables import console as terminal
-from stepwell.cli.tables import plain_table
+from stepwell.cli.tables import counted, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,7 +53,8 @@ def status(
         console.print(f"Stuck (nothing logged for {overview.stuck_after_s:g} s){then}: nothing.")
     console.print(_lag(overview.lag, partitions, overview.freshness["seen_s_ago"]))
     console.print(dead_letters(overview.dead_letters))
-    console.print(workers(overview.workers), markup=False)
+    console.print(requests(overview.requests, overview.parked_rules), markup=False)
+    console.print(workers(overview.workers, overview.freshness["state"]), markup=False)
 
 
 def staleness(freshness: dict[str, Any]) -> str | None:
@@ -75,17 +76,32 @@ def dead_letters(found: dict[str, Any]) -> str:
     return f"Dead letters: {found['count']}, newest {_duration(found['newest_s_ago'])} ago."
 
 
-def workers(found: list[dict[str, Any]]) -> str:
-    """Who reports, and who no longer does."""
+def requests(found: list[dict[str, Any]], parked: list[dict[str, Any]]) -> str:
+    """What waits for a training service, and which rules look for nothing any more."""
     from stepwell.structured_logging import escape_text
 
-    alive = ", ".join(escape_text(f"{w['worker_id']} on {w['host']}") for w in found if not w["silent"])
-    gone = ", ".join(
-        escape_text(f"{w['worker_id']} on {w['host']} (for {_duration(w['heard_s_ago'])})")
-        for w in found
-        if w["silent"]
-    )
-    said = f"Workers that report: {alive or 'none (none runs, or with --no-telemetry)'}."
+    standing = ", ".join(f"{row['count']} {row['status']}" for row in found)
+    failed = ", ".join(f"{escape_text(row['rule'])} ({counted(row['count'], 'time')})" for row in parked)
+    return f"Requests: {standing or 'none stands'}; rules that failed and were parked: {failed or 'none'}."
+
+
+def workers(found: list[dict[str, Any]], state: str) -> str:
+    """Who reports, and who no longer does; ``state`` is that of the tables, which know only what was read to them."""
+    from stepwell.structured_logging import escape_text
+
+    def name(w: dict[str, Any]) -> str:
+        return escape_text(f"{w['worker_id']} on {w['host']}")
+
+    def missed(rows: list[dict[str, Any]]) -> str:
+        return ", ".join(f"{name(w)} (for {_duration(w['heard_s_ago'])})" for w in rows)
+
+    if state == "silent":
+        unheard = f"; nothing was read of: {missed(found)}" if found else ""
+        return f"Workers: not known, since no projector reports{unheard}."
+    alive = ", ".join(name(w) for w in found if not w["silent"])
+    gone = missed([w for w in found if w["silent"]])
+    then = "" if state == "current" else ", as of then"
+    said = f"Workers that report{then}: {alive or 'none (none runs, or with --no-telemetry)'}."
     return said + (f"\nWorkers no longer heard of: {gone}." if gone else "")
 
 

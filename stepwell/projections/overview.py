@@ -22,6 +22,8 @@ class Overview:
         freshness: the row of ``projection_freshness``: as of when all this holds.
         running, stuck, lag: rows of the views ``running_now``, ``stuck_episodes`` and ``pipeline_lag``.
         dead_letters: how many (``count``), and when the newest was logged (``newest_at``, ``newest_s_ago``).
+        requests: how many triggers (``count``) stand as open, acknowledged, accepted or muted (``status``).
+        parked_rules: rules that failed since rules were activated last (``rule``), on how many records (``count``).
         workers: each worker that published telemetry in the last hour, when (``heard_at``, ``heard_s_ago``), and
             whether it is ``silent`` now.
         stuck_after_s: for how long (s) nothing must have been logged about an attempt for it to count as stuck.
@@ -32,6 +34,8 @@ class Overview:
     stuck: list[Record]
     lag: list[Record]
     dead_letters: Record
+    requests: list[Record]
+    parked_rules: list[Record]
     workers: list[Record]
     stuck_after_s: float
 
@@ -55,6 +59,8 @@ def read_overview(url: str) -> Overview:
         stuck=found["stuck"],
         lag=found["lag"],
         dead_letters=found["dead_letters"][0],
+        requests=found["requests"],
+        parked_rules=found["parked_rules"],
         workers=found["workers"],
         stuck_after_s=found["threshold"][0]["value"],
     )

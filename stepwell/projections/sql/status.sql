@@ -21,6 +21,16 @@ SELECT count(*) AS count, max(coalesce(logged_at, recorded_at)) AS newest_at,
        extract(epoch FROM now() - max(coalesce(logged_at, recorded_at)))::double precision AS newest_s_ago
 FROM stepwell.dead_letters
 
+-- name: requests
+SELECT status, count(*) AS count FROM stepwell.retrain_status
+WHERE status IN ('open', 'acknowledged', 'accepted', 'muted') GROUP BY status
+ORDER BY array_position(ARRAY['open', 'acknowledged', 'accepted', 'muted'], status)
+
+-- name: parked_rules
+-- Activating rules ends what was parked before.
+SELECT rule, count(*) AS count FROM stepwell.rule_failures
+WHERE coalesce(logged_at >= (SELECT max(logged_at) FROM stepwell.rule_sets), true) GROUP BY rule ORDER BY rule
+
 -- name: workers
 -- Who has reported in the last hour. As of the moment up to which telemetry is in the tables: where the projector is
 -- down, that says nothing about the others.

@@ -55,6 +55,9 @@ def test_from_an_empty_machine_to_the_three_answers(home: Path, stepwell: Stepwe
         facts.requested("e-[31m1"), facts.claimed("e-[31m1", occurred_at=long_ago),
         facts.snapshot("e-[31m1", since_at=long_ago, last_event_at=long_ago, owes="agent"),
         facts.telemetry("stepwell-engine-0", 1), facts.dead_letter(),
+        facts.retrain("t-1"), facts.retrain("t-2"), facts.acknowledged("t-2"), facts.retrain("t-3"),
+        facts.answered("t-3", "done"), facts.pattern("m-1"),
+        facts.dead_letter(kind="rule_failed", reason="still", detail="division by zero"),
         facts.again(facts.telemetry("stepwell-engine-1", 1), sampled_at=long_ago),
     ])  # fmt: skip
     with Running(Projector(log, url, facts.CODEC), log) as projector:
@@ -66,9 +69,16 @@ def test_from_an_empty_machine_to_the_three_answers(home: Path, stepwell: Stepwe
     assert "Stuck: 1" in shown
     assert "e-[31m1/1" in shown  # markup in a name is only a name
     assert re.search(r"How far behind: not at all, as of [0-9.]+ s ago \(", shown)
-    assert re.search(r"Dead letters: 1, newest [0-9.]+ s ago\.", shown)
+    assert "Requests: 1 open, 1 acknowledged, 1 muted; rules that failed and were parked: still (1 time)." in shown
+    assert re.search(r"Dead letters: 2, newest [0-9.]+ s ago\.", shown)
     assert "Workers that report: stepwell-engine-0 on lab-3." in shown
     assert re.search(r"Workers no longer heard of: stepwell-engine-1 on lab-3 \(for 1 min", shown)
+    with psycopg.connect(url) as connection:  # another activation
+        connection.execute(
+            "INSERT INTO stepwell.rule_sets SELECT gen_random_uuid(), 'lab', 2, '{}', '', now(), now() + interval '1 h',"
+            " 'ada', 0, 0"
+        )
+    assert "rules that failed and were parked: none." in stepwell("status").stdout
     answer = json.loads(stepwell("status", "--json").stdout)
     assert [row["stuck_on"] for row in answer["stuck"]] == ["agent"]
     assert {row["consumer"] for row in answer["lag"]} == {"stepwell-projector"}
@@ -79,6 +89,7 @@ def test_from_an_empty_machine_to_the_three_answers(home: Path, stepwell: Stepwe
     assert re.match(r"As of .* UTC \(1 h 00 min ago\): the projector has not reported for 1 h 00 min\.", stale)
     assert "Running, as of then: 1" in stale
     assert "as of then: nothing." in stale  # nothing was stuck an hour ago
+    assert "Workers: not known, since no projector reports; nothing was read of: stepwell-engine-0 on lab-3" in stale
     assert json.loads(stepwell("status", "--json").stdout)["freshness"]["state"] == "silent"
     with psycopg.connect(url) as connection:  # other commands came and went, the server was asked to stay
         connection.execute("SELECT 1")

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from stepwell.cli.status import _lag, by_topic, dead_letters, staleness, workers
+from stepwell.cli.status import _lag, by_topic, dead_letters, requests, staleness, workers
 
 EARLY, LATE = datetime(2026, 1, 1, 10, tzinfo=UTC), datetime(2026, 1, 1, 11, tzinfo=UTC)
 
@@ -77,8 +77,22 @@ def test_dead_letters_and_workers_are_told_in_a_line() -> None:
     assert dead_letters({"count": 3, "newest_s_ago": 121.0}) == "Dead letters: 3, newest 2 min 01 s ago."
     engine = {"worker_id": "stepwell-engine-0", "host": "lab", "silent": False, "heard_s_ago": 3.0}
     gone = {"worker_id": "stepwell-engine-1", "host": "\x1b[31m", "silent": True, "heard_s_ago": 90.0}
-    assert workers([engine, gone]).splitlines() == [
+    assert workers([engine, gone], "current").splitlines() == [
         "Workers that report: stepwell-engine-0 on lab.",
         r"Workers no longer heard of: stepwell-engine-1 on \x1b[31m (for 1 min 30 s).",
     ]
-    assert "none" in workers([])
+    assert workers([engine], "behind") == "Workers that report, as of then: stepwell-engine-0 on lab."
+    assert workers([engine], "silent") == (
+        "Workers: not known, since no projector reports; nothing was read of: stepwell-engine-0 on lab (for 3.0 s)."
+    )
+    assert workers([], "silent") == "Workers: not known, since no projector reports."
+    assert "none" in workers([], "current")
+
+
+def test_requests_and_parked_rules_are_told_in_a_line() -> None:
+    assert requests([], []) == "Requests: none stands; rules that failed and were parked: none."
+    standing = [{"status": "open", "count": 3}, {"status": "muted", "count": 1}]
+    parked = [{"rule": "still", "count": 1}, {"rule": "\x1b[2J", "count": 4}]
+    assert requests(standing, parked) == (
+        r"Requests: 3 open, 1 muted; rules that failed and were parked: still (1 time), \x1b[2J (4 times)."
+    )
