@@ -36,7 +36,8 @@ def episodes(
     run_id: Annotated[str | None, typer.Option("--run", help="Only of this run.")] = None,
     policy: Annotated[str | None, typer.Option(help="Only of this policy.")] = None,
     outcome: Annotated[
-        str | None, typer.Option(help="Only those that came to this: success, failure, error, aborted or running.")
+        str | None,
+        typer.Option(help="Only those that came to this: success, failure, error, aborted, running or pending."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the latest.")] = 50,
     as_json: JsonOption = False,
@@ -46,13 +47,13 @@ def episodes(
     from stepwell.adapters.runs.summary import requested_at
     from stepwell.events.codec import Codec
 
-    known = ("success", "failure", "error", "aborted", "running")
+    known = ("success", "failure", "error", "aborted", "running", "pending")
     if outcome is not None and outcome not in known:
         raise ConfigurationError(f"--outcome {outcome}: expected one of {', '.join(known)}")
     codec = Codec()
     with opened_log(must_exist=True) as log:
         everything = [_row(state) for state in sorted(fold_episodes(log, codec).values(), key=requested_at)]
-    wanted = {"run": run_id, "policy": policy, "outcome": outcome}
+    wanted = {"run_id": run_id, "policy": policy, "outcome": outcome}
     rows = [row for row in everything if all(value in (None, row[name]) for name, value in wanted.items())]
     shown = rows[-limit:]
     if as_json:
@@ -81,9 +82,9 @@ def _nothing_of(wanted: "dict[str, str | None]", rows: list[dict[str, Any]]) -> 
     """That a list is empty, and what it could have been asked for."""
     if not rows:
         return "no episodes in this log yet"
-    asked = " and ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
+    asked = " and ".join(f"{name.removesuffix('_id')} {value}" for name, value in wanted.items() if value is not None)
     lines = [f"no episodes of {asked}"]
-    for name, plural in (("run", "runs"), ("policy", "policies")):
+    for name, plural in (("run_id", "runs"), ("policy", "policies")):
         there = list(dict.fromkeys(str(row[name]) for row in rows))
         more = f" and {len(there) - NAMED_MAX} more" if len(there) > NAMED_MAX else ""
         lines.append(f"{plural} in this log: {', '.join(there[-NAMED_MAX:])}{more}")
@@ -230,18 +231,23 @@ def _row(state: "EpisodeState") -> dict[str, Any]:
     request = attempt.request if attempt is not None else None
     return {
         "episode": state.episode_id,
-        "run": attempt.run_id if attempt else "",
+        "run_id": attempt.run_id if attempt else "",
         "policy": request.policy if request else "",
         "task": request.task if request else "",
         "scene": request.scene if request else "",
         "perturbation": request.perturbation if request else "",
         "seed": request.seed if request else "",
         "attempts": len(state.attempts),
-        "outcome": verdict.outcome if verdict else "running",
+        "outcome": verdict.outcome if verdict else "running" if attempt and _begun(attempt) else "pending",
         "failure_type": verdict.failure_type if verdict else None,
         "fault": verdict.fault if verdict else None,
         "steps": verdict.n_steps if verdict else (attempt.steps if attempt else 0),
     }
+
+
+def _begun(attempt: "AttemptState") -> bool:
+    """Whether a host took it, or its simulator is past starting; the view ``episode_results`` follows the same rule."""
+    return attempt.claimed or attempt.phase not in ("REQUESTED", "INIT")
 
 
 # --- printing -----------------------------------------------------------------------------------------------------

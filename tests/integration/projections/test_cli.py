@@ -75,8 +75,8 @@ def test_from_an_empty_machine_to_the_three_answers(home: Path, stepwell: Stepwe
     assert re.search(r"Workers no longer heard of: stepwell-engine-1 on lab-3 \(for 1 min", shown)
     with psycopg.connect(url) as connection:  # another activation
         connection.execute(
-            "INSERT INTO stepwell.rule_sets SELECT gen_random_uuid(), 'lab', 2, '{}', '', now(), now() + interval '1 h',"
-            " 'ada', 0, 0"
+            "INSERT INTO stepwell.rule_sets SELECT gen_random_uuid(), 'lab', 2, '{}', '',"
+            " now(), now() + interval '1 h', 'ada', 0, 0"
         )
     assert "rules that failed and were parked: none." in stepwell("status").stdout
     answer = json.loads(stepwell("status", "--json").stdout)

@@ -121,6 +121,18 @@ def test_an_empty_list_says_what_there_is(log: MessageLog, stepwell: Command) ->
     assert told == "no episodes of run other and outcome error; runs in this log: run-1; policies in this log: expert\n"
 
 
+def test_what_no_host_has_taken_is_pending(log: MessageLog, stepwell: Command) -> None:
+    waits, runs = Facts("ep-waits"), Facts("ep-runs")
+    send(log, waits.requested(), runs.requested(), runs.claimed(), *Facts("ep-done").whole())
+    told = {row["episode"]: row for row in map(json.loads, stepwell("episodes", "--json").splitlines())}
+    assert {name: row["outcome"] for name, row in told.items()} == {
+        "ep-waits": "pending", "ep-runs": "running", "ep-done": "failure",
+    }  # fmt: skip
+    assert {row["run_id"] for row in told.values()} == {"run-1"}
+    (row,) = map(json.loads, stepwell("episodes", "--json", "--outcome", "pending", "--run", "run-1").splitlines())
+    assert row["episode"] == "ep-waits"
+
+
 def test_show_says_which_attempt_counts(log: MessageLog, stepwell: Command) -> None:
     first = Facts("ep-1")
     send(log, *first.begun(), first.failed("host_lost"))
