@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 RUN_ID_CHARS_MAX = 120
 FAILED_SHOWN = 3
+PLAIN_FAILURES = ("max_steps", "truncated", "terminated")
+"""The host's endings to which step rules may give a failure type."""
 SHORT_ID = 11
 """Characters of an episode's id in a line of progress: enough to find it by."""
 
@@ -96,7 +98,7 @@ def run_episodes(
     """Run what is missing of the episodes and show progress: (the folded episodes, whether it was interrupted)."""
     todos = host.standing(episodes)
     out.print(_opening(run_id, todos))
-    interrupted = _run(out, host, todos)
+    interrupted = _run(out, host, todos, _step_rules_assign(log))
     return _folded(log, todos), interrupted
 
 
@@ -157,35 +159,48 @@ def print_summary(out: "Console", summary: "Summary") -> None:
     out.print(f"success rate, errors as failures: {everything}")
 
 
-def _run(out: "Console", host: "Host", todos: "list[Todo]") -> bool:
+def _step_rules_assign(log: "MessageLog") -> bool:
+    """Whether the verdict may give a plain failure another type than the host tells."""
+    from stepwell.adapters.rules.in_force import rules_in_force
+    from stepwell.events.codec import Codec
+
+    try:
+        return any(rule.assigns for rule in rules_in_force(log, Codec()).steps)
+    except ConfigurationError:  # a set that this version cannot read may do so
+        return True
+
+
+def _run(out: "Console", host: "Host", todos: "list[Todo]", assigning: bool) -> bool:
     """Run and show progress; whether it was interrupted."""
     stop = threading.Event()
     finished = sum(todo.standing in ("done", "elsewhere") for todo in todos)
-    with _stopped_by_signals(stop, out), _progress(out, len(todos), finished) as progress:
+    with _stopped_by_signals(stop, out), _progress(out, len(todos), finished, assigning) as progress:
         host.run(todos, stop, progress)
     return stop.is_set()
 
 
 @contextlib.contextmanager
-def _progress(out: "Console", total: int, finished: int) -> "Iterator[Progress]":
+def _progress(out: "Console", total: int, finished: int, assigning: bool) -> "Iterator[Progress]":
     """A bar on a terminal; elsewhere, one line for each attempt."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     if not out.is_terminal:
         count = itertools.count(finished + 1)
-        yield lambda episode, result: out.print(f"{next(count):>4}/{total}  {_told(episode, result)}")
+        yield lambda episode, result: out.print(f"{next(count):>4}/{total}  {_told(episode, result, assigning)}")
         return
     columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Bar(*columns, TextColumn("{task.description}"), console=out) as bar:
         task = bar.add_task("", total=total, completed=finished)
-        yield lambda episode, result: bar.update(task, advance=1, description=_told(episode, result))
+        yield lambda episode, result: bar.update(task, advance=1, description=_told(episode, result, assigning))
 
 
-def _told(episode: "PlannedEpisode", result: "AttemptResult") -> str:
+def _told(episode: "PlannedEpisode", result: "AttemptResult", assigning: bool) -> str:
+    """How an attempt ended; the host does not know what step rules make of a plain failure."""
+    open_ = ", before step rules" if assigning and result.ending in PLAIN_FAILURES else ""
     return (
         f"{episode.episode_id[:SHORT_ID]}  {episode.policy.name} in {episode.scene}, seed {episode.seed}:"
-        f" {result.told()} ({counted(result.n_steps, 'step')})"
+        f" {result.told()} ({counted(result.n_steps, 'step')}{open_})"
     )
 
 

@@ -13,8 +13,11 @@ from stepwell import settings
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.runs.attempt import AttemptResult
 from stepwell.adapters.runs.definitions import not_planned
+from stepwell.adapters.runs.plan import plan
+from stepwell.adapters.runs.spec import load_spec
 from stepwell.adapters.workers.markers import MemoryMarkers
 from stepwell.cli import build_app
+from stepwell.cli.run import _step_rules_assign, _told
 from stepwell.engine.loop import ExactlyOnceLoop
 from stepwell.engine.ports import MessageLog
 from stepwell.engine.restore import GROUP, TOPICS, EngineRestore
@@ -208,6 +211,28 @@ def test_a_run_id_with_episodes_of_another_definition_is_refused(
 )
 def test_progress_speaks_of_endings_as_verdicts_do(ending: str, told: str) -> None:
     assert AttemptResult(ending, 3).told() == told
+
+
+def test_progress_says_where_step_rules_have_the_last_word(log: MessageLog, stepwell: Command, tmp_path: Path) -> None:
+    assert not _step_rules_assign(log)
+    for text, assign in (
+        (RULES, False),
+        (RULES.replace("version: 1", "version: 2").replace("arm_still,", "arm_still, assigns: no_progress,"), True),
+    ):
+        (tmp_path / "rules.yaml").write_text(text)
+        stepwell("patterns", "activate", str(tmp_path / "rules.yaml"))
+        assert _step_rules_assign(log) is assign
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (episode,) = plan(load_spec(tmp_path / "spec.yaml"), "r")
+    told = [
+        _told(episode, AttemptResult(ending, 60), assigning).rpartition(": ")[2]
+        for ending in ("max_steps", "success", "agent_killed")
+        for assigning in (True, False)
+    ]
+    assert told == [
+        "task_not_completed (60 steps, before step rules)", "task_not_completed (60 steps)",
+        "success (60 steps)", "success (60 steps)", "agent_killed (60 steps)", "agent_killed (60 steps)",
+    ]  # fmt: skip
 
 
 def test_the_hosts_endings_are_what_the_engine_makes_of_them(log: MessageLog, stepwell: Command) -> None:
