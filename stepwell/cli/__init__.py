@@ -6,6 +6,7 @@ is cheap and always there (Typer, `stepwell.exceptions`); everything else is imp
 """
 
 import importlib
+import inspect
 import os
 import sys
 from typing import Annotated
@@ -51,7 +52,18 @@ def build_app() -> typer.Typer:
             _register_missing(app, name, error)
         else:
             module.register(app)
+    _join_lines(app)
     return app
+
+
+def _join_lines(app: typer.Typer) -> None:
+    """Let the terminal break the paragraphs of help; Typer keeps the line breaks of all but a docstring's first one."""
+    for command in app.registered_commands:
+        paragraphs = inspect.cleandoc(command.help or inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(each.split("\n")) for each in paragraphs)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _join_lines(group.typer_instance)
 
 
 def main() -> None:

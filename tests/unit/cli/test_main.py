@@ -33,6 +33,14 @@ def test_version() -> None:
     assert (done.returncode, done.stdout) == (0, f"stepwell {stepwell.__version__}\n")
 
 
+@pytest.mark.parametrize("name", ["run", "retrain listen", "retrain mute", "patterns dry-run"])
+def test_sentences_of_help_are_not_broken(name: str) -> None:
+    said = command(*name.split(), "--help", COLUMNS="1000").stdout.partition("╭")[0].splitlines()
+    prose = [line.strip() for line in said[2:] if line.strip()]
+    assert len(prose) > 1
+    assert all(line[-1] == "." for line in prose), prose
+
+
 def test_help_names_every_command() -> None:
     done = command("--help")
     assert done.returncode == 0
