@@ -198,8 +198,8 @@ class InOrderJudge(Judge, ABC):
         return {} if stream is None else self.cells_of(stream)
 
     def _stream(self, turn: Turn, own: RuleState, key: Key) -> Stream:
-        """The key's stream, touched; a new one where there is none."""
-        stream = own.streams.pop(key, None)
+        """The key's stream; a new one where there is none."""
+        stream = own.streams.get(key)
         if stream is None:
             if len(own.streams) >= KEYS_MAX:
                 raise TooMuchError(f"more than {KEYS_MAX} keys")
@@ -209,7 +209,8 @@ class InOrderJudge(Judge, ABC):
             for trigger in turn.state.ledger.about(self.rule.name, key):
                 stream.trigger = trigger.trigger_id
                 stream.since = stream.since if trigger.standing else NEVER
-        own.streams[key] = stream
+            own.streams[key] = stream
+            own.changed()
         return stream
 
     def begin(self, own: RuleState, key: Key, stream: Stream) -> None:

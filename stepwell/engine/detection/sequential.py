@@ -97,14 +97,17 @@ class ShiftJudge(InOrderJudge):
         if history is not None and rank >= history.begun:
             history.total.add(failed, sign)
         touched = []
-        for other_key, other in own.streams.items():
-            if other.base is None and self.rule.baseline is not None and other_key != key:
-                # A baseline that is named, but comes after what is compared with it; its history holds this episode.
-                if self._compare(own, other_key, other) == key:
-                    touched.append((other_key, other))
-            elif other.base == key and rank >= other.base_since:
+        for other_key in own.compared.get(key, ()):
+            other = own.streams[other_key]
+            if rank >= other.base_since:
                 other.old.add(failed, sign)
                 touched.append((other_key, other))
+        if key.checkpoint == self.rule.baseline is not None:
+            # A baseline that is named, but comes after what is compared with it; its history holds this episode.
+            for other_key in own.compared.get(None, ()):
+                other = own.streams[other_key]
+                if other_key != key and self._compare(own, other_key, other) == key:
+                    touched.append((other_key, other))
         return touched
 
     def restarted(self, stream: Stream, rank: int) -> None:
@@ -127,4 +130,5 @@ class ShiftJudge(InOrderJudge):
         base = own.streams[found[1]]
         stream.base, stream.base_since = found[1], base.begun
         stream.old = Tally(base.total.failures, base.total.episodes)
+        own.changed()
         return stream.base

@@ -8,6 +8,7 @@ that many bits and cells, or else at most `CELLS_MAX` counts. A rule that would 
 says so.
 """
 
+import functools
 import hashlib
 from collections.abc import Iterator
 
@@ -118,7 +119,7 @@ class Row(msgspec.Struct, array_like=True):
     episodes: list[str] = msgspec.field(default_factory=list)
 
 
-class RuleState(msgspec.Struct):
+class RuleState(msgspec.Struct, dict=True):
     """What one rule of the set in force has seen.
 
     Attributes:
@@ -136,6 +137,18 @@ class RuleState(msgspec.Struct):
     seen: int = 0
     streams: dict[Key, Stream] = msgspec.field(default_factory=dict)
     rows: dict[Key, Row] = msgspec.field(default_factory=dict)
+
+    @functools.cached_property
+    def compared(self) -> dict[Key | None, list[Key]]:
+        """The keys that are compared with a key; None: with none yet. Worked out, and no part of the state."""
+        found: dict[Key | None, list[Key]] = {}
+        for key, stream in self.streams.items():
+            found.setdefault(stream.base, []).append(key)
+        return found
+
+    def changed(self) -> None:
+        """A key came, or is compared with another: what was worked out holds no more."""
+        self.__dict__.clear()
 
 
 class PolicyState(msgspec.Struct):
