@@ -80,7 +80,13 @@ def subscribe(
     opened = open_log(url)
     try:
         return Subscription(
-            opened, Codec(), group, log_name=url, wanted=wanted, owns_log=True, **_member(group, inbox, instance_id)
+            opened,
+            Codec(),
+            group,
+            log_name=url,
+            wanted=wanted,
+            owns_log=True,
+            **_member(wanted.members_of(group), inbox, instance_id),
         )
     except BaseException:
         opened.close()
@@ -111,7 +117,11 @@ def subscribe_async(
     """
     wanted = _wanted(policies, withdrawals, only_open, failures_max, retry_pause_s, adopt_after_s)
     return AsyncSubscription(
-        log or get_settings().log, Codec(), group, wanted=wanted, **_member(group, inbox, instance_id)
+        log or get_settings().log,
+        Codec(),
+        group,
+        wanted=wanted,
+        **_member(wanted.members_of(group), inbox, instance_id),
     )
 
 

@@ -116,7 +116,8 @@ class Subscription:
             self._desk = Desk(self._inbox, watch, codec, wanted)
             self._answers = AnswerWriter(log, codec, group)
             self._intake = Intake(
-                log, group, instance_id, self._desk, log_name=log_name, shares_folder=inbox.suffix != ".db",
+                log, wanted.members_of(group), instance_id, self._desk, log_name=log_name,
+                shares_folder=inbox.suffix != ".db",
                 say=self._say_accepted,
             )  # fmt: skip
         except BaseException:

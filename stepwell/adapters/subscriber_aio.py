@@ -208,8 +208,8 @@ class AsyncSubscription:
         self._answers = _KafkaAnswers(bootstrap, self._codec, self._group)
         stack.push_async_callback(self._answers.close)
         intake = KafkaIntake(
-            bootstrap, self._log, self._group, self._instance_id, self._desk, log_name=self._url,
-            shares_folder=self._shares_folder, say=self._say_accepted,
+            bootstrap, self._log, self._wanted.members_of(self._group), self._instance_id, self._desk,
+            log_name=self._url, shares_folder=self._shares_folder, say=self._say_accepted,
         )  # fmt: skip
         self._intake = intake
         stack.push_async_callback(intake.close)
@@ -219,7 +219,7 @@ class AsyncSubscription:
         self._answers = _ThreadedAnswers(writer)
         stack.push_async_callback(self._answers.close)
         intake = Intake(
-            self._log, self._group, self._instance_id, self._desk, log_name=self._url,
+            self._log, self._wanted.members_of(self._group), self._instance_id, self._desk, log_name=self._url,
             shares_folder=self._shares_folder, say=lambda entry: say_accepted(self._desk, writer, self._codec, entry),
         )  # fmt: skip
         self._intake = intake

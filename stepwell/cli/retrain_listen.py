@@ -99,7 +99,7 @@ def listen(
     )
     with stopping_by_signal() as stop, opened_log() as log:
         subscription = Subscription(
-            log, Codec(), group, inbox=_place(inbox, group), instance_id=instance, wanted=wanted,
+            log, Codec(), group, inbox=_place(inbox, wanted.members_of(group)), instance_id=instance, wanted=wanted,
             log_name=get_settings().log,
         )  # fmt: skip
         with subscription:

@@ -6,10 +6,12 @@ whoever had it, and the member that has its partition now takes it. So a member 
 again every third of that time while it works.
 """
 
+import json
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 
 import structlog
 
@@ -67,6 +69,16 @@ class Wanted:
     failures_max: int = FAILURES_MAX
     retry_pause_s: float = FIRST_PAUSE_S
     adopt_after_s: float | None = None
+
+    def members_of(self, group: str) -> str:
+        """The consumer group that members of ``group`` with this choice of policies form.
+
+        What a group has passed by is gone for all its members. So those that want some policies only must not pass the
+        others by in the name of everybody.
+        """
+        if self.policies is None:
+            return group
+        return f"{group}.only-{sha256(json.dumps(sorted(self.policies)).encode()).hexdigest()[:8]}"
 
     def __post_init__(self) -> None:
         if self.failures_max < 1:

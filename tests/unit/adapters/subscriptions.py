@@ -59,7 +59,9 @@ def inboxes(tmp_path: Path) -> Iterator[Path]:
 def joined(log: MessageLog, group: str = "g", *, machine: str = "here", **options: Any) -> Subscription:
     """A member of a group. Members on one machine share a folder of inboxes."""
     wishes = {name: options.pop(name) for name in list(options) if name in Wanted.__dataclass_fields__}
-    return Subscription(log, CODEC, group, inbox=_PLACES[-1] / machine / group, wanted=Wanted(**wishes), **options)
+    wanted = Wanted(**wishes)
+    inbox = _PLACES[-1] / machine / wanted.members_of(group)
+    return Subscription(log, CODEC, group, inbox=inbox, wanted=wanted, **options)
 
 
 @contextlib.contextmanager
