@@ -103,7 +103,7 @@ def triggers(records: Iterable[Raw]) -> dict[str, dict[str, Any]]:
     """The triggers that the verdicts in ``stepwell.policy-events`` must have opened, nobody having answered any.
 
     First attempts in a row, of one policy, version and checkpoint, that failed alike by the policy's fault; errors,
-    aborted and helped ones are skipped. Once open, a trigger takes in everything of its kind.
+    aborted and helped ones are skipped, and so is what was not run as an evaluation. Once open, a trigger takes in everything of its kind.
     """
     rows: dict[Key, list[Key]] = defaultdict(list)
     latest: dict[Key, tuple[dict[str, Any], Raw]] = {}
@@ -143,6 +143,8 @@ def triggers(records: Iterable[Raw]) -> dict[str, dict[str, Any]]:
 
 def bearing(verdict: dict[str, Any]) -> str | None:
     """The failure type that counts, ``success``, or None: says nothing about the policy."""
+    if verdict["purpose"] != "evaluation":
+        return None
     if verdict["attempt"] != 1 or not verdict["autonomous"] or verdict["outcome"] in ("error", "aborted"):
         return None
     return "success" if verdict["outcome"] == "success" else str(verdict["failure_type"])

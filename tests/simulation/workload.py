@@ -32,6 +32,8 @@ POLICIES = {
     "push-mixed": ("success", "max_steps", "unnamed", "none", "failed"),
     "open-good": ("success",),
 }
+REGRESSION_EVERY = 3
+"""One episode in so many is run as a regression: it fails like the others, and no detector may count it."""
 
 
 class Workload:
@@ -118,6 +120,8 @@ class Workload:
         }
         if isinstance(event, model.Request | model.AgentStarted):
             changes["policy"] = policy
+        if isinstance(event, model.Request) and number % REGRESSION_EVERY == 0:
+            changes["purpose"] = model.REGRESSION
         if isinstance(event, model.EpisodeFailed) and number % 17 == 0:
             changes["message"] = "the driver said \0 and died"  # no database takes this text
         return msgspec.structs.replace(event, **changes)
