@@ -44,8 +44,8 @@ def content_of(verdict: VerdictIssued) -> dict[str, Any]:
     certificate, provenance = verdict.certificate, verdict.provenance
     names = (
         "run_id", "policy", "policy_version", "checkpoint", "task", "scene", "perturbation", "cell", "seed",
-        "repetition", "purpose", "requested_at", "started_at", "ended_at", "outcome", "failure_type", "fault", "message",
-        "autonomous", "n_steps", "total_reward", "success_once", "success_at_end",
+        "repetition", "purpose", "requested_at", "started_at", "ended_at", "outcome", "failure_type", "fault",
+        "message", "autonomous", "n_steps", "total_reward", "success_once", "success_at_end",
     )  # fmt: skip
     return {
         **{name: getattr(verdict, name) for name in names},

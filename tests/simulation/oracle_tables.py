@@ -103,7 +103,8 @@ def triggers(records: Iterable[Raw]) -> dict[str, dict[str, Any]]:
     """The triggers that the verdicts in ``stepwell.policy-events`` must have opened, nobody having answered any.
 
     First attempts in a row, of one policy, version and checkpoint, that failed alike by the policy's fault; errors,
-    aborted and helped ones are skipped, and so is what was not run as an evaluation. Once open, a trigger takes in everything of its kind.
+    aborted and helped ones are skipped, and so is what was not run as an evaluation. Once open, a trigger takes in
+    everything of its kind.
     """
     rows: dict[Key, list[Key]] = defaultdict(list)
     latest: dict[Key, tuple[dict[str, Any], Raw]] = {}
