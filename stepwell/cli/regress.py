@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stepwell.events.codec import Codec
     from stepwell.events.model import RetrainRequested
 
+EXIT_NOTHING_SCORED = 1
 EXIT_INTERRUPTED = 130
 FOLLOW_POLL_S = 1.0
 
@@ -30,7 +31,9 @@ def regress(
     trigger: Annotated[
         str | None, typer.Argument(metavar="TRIGGER", help="Trigger id, or the beginning of one.", show_default=False)
     ] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="The new checkpoint.", show_default=False)] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="The new checkpoint. Default: the one that the request was answered with.")
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Run it for every request answered as done with a new checkpoint.")
     ] = False,
@@ -50,12 +53,12 @@ def regress(
     """
     from stepwell.events.codec import Codec
 
-    if (trigger is None, checkpoint is None) != (follow, follow):
-        raise ConfigurationError("give TRIGGER and --checkpoint NAME, or --follow alone")
+    if (trigger is None) != follow or (follow and checkpoint is not None):
+        raise ConfigurationError("give TRIGGER, with --checkpoint NAME where it is not answered yet, or --follow alone")
     if not follow and (policy or limit):
         raise ConfigurationError("--policy and --limit go with --follow")
     if follow and check:
-        raise ConfigurationError("--check goes with TRIGGER and --checkpoint")
+        raise ConfigurationError("--check goes with TRIGGER")
     out, codec = console(), Codec()
     with opened_log(must_exist=not follow) as log:
         runner = _Runner(out, log, codec, parallel, retry_errors)
@@ -63,12 +66,13 @@ def regress(
             _follow(runner, frozenset(policy or ()), limit)
             return
         assert trigger is not None
-        assert checkpoint is not None
-        regression = runner.planned(trigger, checkpoint)
+        regression = runner.planned(trigger, checkpoint or runner.answered(trigger))
         if check:
             out.print(f"{regression.run_id}: fine; {_what(regression)}", markup=False, soft_wrap=True)
         else:
             runner.run(regression)
+            if not runner.scored:
+                raise typer.Exit(EXIT_NOTHING_SCORED)
 
 
 class _Runner:
@@ -78,8 +82,21 @@ class _Runner:
         self.out = out
         self.log = log
         self.codec = codec
+        self.scored = True
+        """Whether the last run gave anything to judge by."""
         self._parallel = parallel
         self._retry_errors = retry_errors
+
+    def answered(self, trigger: str) -> str:
+        """The checkpoint that a request was answered with."""
+        from stepwell.adapters.retrain_history import find_request
+
+        entry = find_request(self.log, self.codec, trigger)
+        if entry.counting is None or not entry.counting.new_checkpoint:
+            raise ConfigurationError(
+                f"request {entry.request.trigger_id} is not answered with a new checkpoint; give --checkpoint NAME"
+            )
+        return entry.counting.new_checkpoint
 
     def planned(self, trigger: "str | RetrainRequested", checkpoint: str) -> "Regression":
         """The run, checked."""
@@ -108,10 +125,14 @@ class _Runner:
             _, interrupted = run_episodes(self.out, self.log, host, run_id, regression.episodes)
         results = before_and_after(self.log, self.codec, spec.trigger_id)
         print_before_after(self.out, [result for result in results if result.run_id == run_id])
+        scored = any(each.total.pairs.n or each.total.again_scored for each in results if each.run_id == run_id)
         if interrupted:
             again = f"stepwell retrain regress {spec.trigger_id} --checkpoint {regression.checkpoint}"
             self.out.print(f"to run what is missing: {again}", markup=False, soft_wrap=True)
             raise typer.Exit(EXIT_INTERRUPTED)
+        if not scored:
+            self.out.print(f"nothing could be scored; see: stepwell episodes --run {run_id}", markup=False)
+        self.scored = scored
         return True
 
 

@@ -180,13 +180,21 @@ def test_following_runs_what_is_answered_each_once(place: Place) -> None:
     later.communicate(timeout=DEADLINE_S)
     assert later.returncode == 0
     assert len(place.episodes()) == 10
+    assert "8 already done" in place.run("retrain", "regress", TRIGGER)  # the checkpoint is that of the answer
+
+
+def test_a_run_in_which_nothing_was_scored_is_no_good_news(place: Place) -> None:
+    (place.directory / "torn.json").write_text("{")
+    told = place.run("retrain", "regress", TRIGGER, "--checkpoint", "torn", code=1)
+    assert "nothing could be scored; see: stepwell episodes --run regress-tr-balance-torn" in told
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ((TRIGGER,), 2, "give TRIGGER and --checkpoint NAME, or --follow alone"),
-        (("--follow", "--checkpoint", "x"), 2, "give TRIGGER and --checkpoint NAME, or --follow alone"),
+        ((), 2, "give TRIGGER, with --checkpoint NAME where it is not answered yet, or --follow alone"),
+        (("--follow", "--checkpoint", "x"), 2, "give TRIGGER, with --checkpoint NAME where it is not answered yet"),
+        ((TRIGGER,), 2, "request tr-balance is not answered with a new checkpoint; give --checkpoint NAME"),
         ((TRIGGER, "--checkpoint", "x", "--limit", "1"), 2, "--policy and --limit go with --follow"),
         (("--follow", "--check"), 2, "--check goes with TRIGGER"),
         (("tr-none", "--checkpoint", "x"), 1, "no request in the log begins with 'tr-none'"),
