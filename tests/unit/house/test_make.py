@@ -25,7 +25,7 @@ def test_plain_make_shows_the_help() -> None:
 
 
 def test_every_folder_of_tests_is_run() -> None:
-    """The quick ones first. What starts services and simulators mostly waits for them, so it shares the cores by file."""
+    """The quick ones first. What starts services and simulators mostly waits, so it shares the cores by file."""
     quick, slow = [line for line in make("--dry-run", "test").splitlines() if "-m pytest" in line]
     named = {word for line in (quick, slow) for word in line.split() if word.startswith("tests")}
     root = Path(__file__).parents[2]
