@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from stepwell.engine.labels import has_nonfinite
+from stepwell.engine.nonfinite import has_nonfinite
 from stepwell.events import model
 from stepwell.events.model import Metric, Tensor
 

@@ -18,8 +18,8 @@ from stepwell.engine import ranges
 from stepwell.engine.effects import CODES, apply_action, apply_end, apply_step, end_code
 from stepwell.engine.facts import FACT_OF, EndFact
 from stepwell.engine.findings import Finding, Findings, rule_failed
-from stepwell.engine.labels import has_nonfinite
 from stepwell.engine.machine import TRIGGER_OF
+from stepwell.engine.nonfinite import has_nonfinite
 from stepwell.engine.ordering import apply_in_turn, drain, give_up, hold, owed, waits_for
 from stepwell.engine.state import (
     HOLD_LIMIT,

@@ -7,15 +7,13 @@ per process.
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from stepwell.engine.facts import RequestFact
 from stepwell.engine.ruleset import read_canonical
 from stepwell.engine.steps.kernels import Kernel, SequenceKernel, kernel_of
 from stepwell.engine.steps.memory import OPEN, PARKED, Done, StepMemory
 from stepwell.engine.steps.signals import ROWS_MAX, Moment, Reader, Signal
-
-if TYPE_CHECKING:
-    from stepwell.engine.facts import RequestFact
 
 PROGRAMS_MAX: Final = 256
 """Compiled rule sets kept at once; a process sees one for each activation that an open attempt began under."""
@@ -53,7 +51,7 @@ class Rule(NamedTuple):
     scenes: Sequence[str] | None = None
     policies: Sequence[str] | None = None
 
-    def concerns(self, request: "RequestFact | None") -> bool:
+    def concerns(self, request: RequestFact | None) -> bool:
         """Whether it is for what was asked for; one for some only is for nothing of which nobody knows what it is."""
         if self.tasks is None and self.scenes is None and self.policies is None:
             return True
@@ -172,19 +170,19 @@ class Program:
                 failures.append(_park(memory, index, rule, _said(error)))
         return failures
 
-    def labels(self, memory: StepMemory | None, request: "RequestFact | None") -> dict[str, int]:
+    def labels(self, memory: StepMemory | None, request: RequestFact | None) -> dict[str, int]:
         """The labels found by the rules that concern what was asked for, with their steps.
 
         Every rule looks at every attempt: the request may be the last to come.
         """
         return {rule.name: step for rule, step in self._found(memory, request)}
 
-    def assigned(self, memory: StepMemory | None, request: "RequestFact | None") -> str | None:
+    def assigned(self, memory: StepMemory | None, request: RequestFact | None) -> str | None:
         """The failure type that a plain failure gets, or None."""
         found = self._found(memory, request)
         return next((rule.assigns for rule, _ in found if rule.assigns is not None), None)
 
-    def _found(self, memory: StepMemory | None, request: "RequestFact | None") -> list[tuple[Rule, int]]:
+    def _found(self, memory: StepMemory | None, request: RequestFact | None) -> list[tuple[Rule, int]]:
         if memory is None:
             return []
         pairs = zip(self.rules, memory.found, strict=True)

@@ -1,13 +1,8 @@
 """``stepwell retrain mute``: times and names that cannot be meant are refused before anything is written."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from typer.testing import CliRunner
 
-from stepwell import settings
-from stepwell.adapters.logs import open_log
 from stepwell.adapters.logs.reading import read_all
 from stepwell.cli import build_app
 from stepwell.cli.times import SPAN_MAX_US, moment_us, span_us
@@ -15,19 +10,6 @@ from stepwell.engine.ports import MessageLog
 from stepwell.events.codec import Codec
 from stepwell.events.topics import POLICY_EVENTS
 from stepwell.exceptions import ConfigurationError
-
-
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageLog]:
-    """The log that the command uses."""
-    url = f"local:{tmp_path / 'log'}"
-    monkeypatch.setenv("STEPWELL_HOME", str(tmp_path))
-    monkeypatch.setenv("STEPWELL_LOG", url)
-    settings.get_settings.cache_clear()
-    log = open_log(url)
-    yield log
-    log.close()
-    settings.get_settings.cache_clear()
 
 
 def mute(*arguments: str) -> str:

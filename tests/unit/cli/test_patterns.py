@@ -1,14 +1,11 @@
 """``stepwell patterns list | check | activate``: rules looked at, held to their promises, put into force."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from stepwell import settings
-from stepwell.adapters.logs import open_log
 from stepwell.adapters.logs.reading import read_all
 from stepwell.adapters.rules.activate import RulesRefusedError
 from stepwell.adapters.rules.in_force import rules_in_force
@@ -34,24 +31,6 @@ verdicts:
     length: 3
     promise: {baseline_rate: 0.1, average_run_length: 1000}
 """
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the commands find their log; none is there yet."""
-    monkeypatch.setenv("STEPWELL_HOME", str(tmp_path))
-    monkeypatch.setenv("STEPWELL_LOG", f"local:{tmp_path / 'log'}")
-    settings.get_settings.cache_clear()
-    yield tmp_path
-    settings.get_settings.cache_clear()
-
-
-@pytest.fixture
-def log(home: Path) -> Iterator[MessageLog]:
-    """The log that the commands use."""
-    log = open_log(f"local:{home / 'log'}")
-    yield log
-    log.close()
 
 
 def invoke(*arguments: str | Path, code: int = 0) -> Result:

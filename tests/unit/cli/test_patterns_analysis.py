@@ -4,17 +4,14 @@ import builtins
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from stepwell import settings
 from stepwell.adapters.analysis.verdicts import Wanted, read_sample
-from stepwell.adapters.logs import open_log
 from stepwell.cli import build_app
 from stepwell.engine.ports import MessageLog
 from stepwell.events.model import VerdictIssued
@@ -23,19 +20,6 @@ from tests.unit.engine.running import CODEC, send
 from tests.unit.engine.verdicts import verdict
 
 Command = Callable[..., str]
-
-
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageLog]:
-    """An empty log, the one in force."""
-    url = f"local:{tmp_path / 'log'}"
-    monkeypatch.setenv("STEPWELL_HOME", str(tmp_path))
-    monkeypatch.setenv("STEPWELL_LOG", url)
-    settings.get_settings.cache_clear()
-    log = open_log(url)
-    yield log
-    log.close()
-    settings.get_settings.cache_clear()
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from stepwell import settings
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.logs.reading import read_all
@@ -39,23 +37,6 @@ DEFAULT = Path(__file__).parents[3] / "examples" / "rules" / "default.yaml"
 ROW = "  - {kind: in_a_row, name: same_failure_in_a_row, version: %d, length: %d}\n"
 FROZEN = "  - {kind: frozen, name: stuck, steps: 2, assigns: action_frozen}\n"
 STALE = "  - {kind: stale, name: sensor, signal: observation.qpos, steps: 2, assigns: stale_observation}\n"
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("STEPWELL_HOME", str(tmp_path))
-    monkeypatch.setenv("STEPWELL_LOG", f"local:{tmp_path / 'log'}")
-    settings.get_settings.cache_clear()
-    yield tmp_path
-    settings.get_settings.cache_clear()
-
-
-@pytest.fixture
-def log(home: Path) -> Iterator[MessageLog]:
-    """The log that the command reads."""
-    log = open_log(f"local:{home / 'log'}")
-    yield log
-    log.close()
 
 
 def rules(*, steps: str = "", verdicts: str = "", name: str = "trial") -> str:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,8 +14,6 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from stepwell import settings
-from stepwell.adapters.logs import open_log
 from stepwell.adapters.logs.reading import read_all
 from stepwell.adapters.processes.command import run_command
 from stepwell.cli import build_app
@@ -29,19 +26,6 @@ from tests.integration.projections.facts import withdrawn
 from tests.unit.adapters.subscriptions import append, request, wait_for
 
 CODEC = Codec()
-
-
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageLog]:
-    """The log that the commands use."""
-    url = f"local:{tmp_path / 'log'}"
-    monkeypatch.setenv("STEPWELL_HOME", str(tmp_path))
-    monkeypatch.setenv("STEPWELL_LOG", url)
-    settings.get_settings.cache_clear()
-    log = open_log(url)
-    yield log
-    log.close()
-    settings.get_settings.cache_clear()
 
 
 def invoke(*arguments: str, code: int = 0) -> Result:

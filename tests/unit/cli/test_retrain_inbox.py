@@ -17,9 +17,7 @@ from stepwell.engine.ports import MessageLog
 from stepwell.engine.publish import outgoing
 from stepwell.exceptions import ConfigurationError, NotFoundError
 from tests.unit.adapters.subscriptions import append, request, send, wait_for
-from tests.unit.cli.test_retrain import CODEC, answers, invoke, log
-
-__all__ = ["log"]
+from tests.unit.cli.test_retrain import CODEC, answers, invoke
 
 
 @pytest.fixture(autouse=True)

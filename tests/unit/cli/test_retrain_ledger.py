@@ -2,16 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from stepwell import settings
-from stepwell.adapters.logs import open_log
 from stepwell.adapters.logs.reading import read_all
 from stepwell.adapters.retrain_history import STATES, read_ledger
 from stepwell.adapters.runs.before_after import BeforeAfter, CellResult
@@ -46,19 +42,6 @@ from tests.integration.projections.facts import (
 )
 
 CODEC = Codec()
-
-
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageLog]:
-    """The log that the commands use."""
-    url = f"local:{tmp_path / 'log'}"
-    monkeypatch.setenv("STEPWELL_HOME", str(tmp_path))
-    monkeypatch.setenv("STEPWELL_LOG", url)
-    settings.get_settings.cache_clear()
-    log = open_log(url)
-    yield log
-    log.close()
-    settings.get_settings.cache_clear()
 
 
 def invoke(*arguments: str, code: int = 0) -> Result:

@@ -8,10 +8,7 @@ from rich.console import Console
 from stepwell.cli.retrain_ledger import _shortened
 from stepwell.engine.ports import MessageLog
 from tests.integration.projections.facts import acknowledged, pattern, publish, withdrawn
-from tests.unit.cli.test_retrain_ledger import answer, expired, invoke, log, request, rows
-
-__all__ = ["log"]
-
+from tests.unit.cli.test_retrain_ledger import answer, expired, invoke, request, rows
 
 HOUR = 3_600_000_000
 
