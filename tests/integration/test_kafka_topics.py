@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 
@@ -25,6 +26,10 @@ def _make(bootstrap: str, *topics: NewTopic) -> None:
     client = AdminClient({"bootstrap.servers": bootstrap})
     for future in client.create_topics(list(topics)).values():
         future.result(30)
+    deadline = time.monotonic() + 30
+    while not {topic.topic for topic in topics} <= set(client.list_topics(timeout=30).topics):
+        assert time.monotonic() < deadline, "the node does not tell of its new topics"
+        time.sleep(0.05)
 
 
 def _name() -> str:

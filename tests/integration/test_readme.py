@@ -171,10 +171,17 @@ def started(program: str, directory: Path) -> subprocess.Popen[str]:
     )
 
 
+LOOP, THREADS, CRON, ASYNCIO, TASKS = range(5)
+"""The examples of docs/training-services.md, in their order."""
+
+
 @pytest.mark.parametrize(
     ("page", "number", "end"),
-    [("README.md", 0, "KeyboardInterrupt"), ("docs/training-services.md", 0, ""), ("docs/training-services.md", 2, "")],
-    ids=["readme", "page", "asyncio"],
+    [
+        ("README.md", 0, "KeyboardInterrupt"),
+        *(("docs/training-services.md", number, "") for number in (LOOP, THREADS, ASYNCIO, TASKS)),
+    ],
+    ids=["readme", "loop", "threads", "asyncio", "tasks"],
 )
 def test_python_examples_receive_and_answer(page: str, number: int, end: str, tmp_path: Path) -> None:
     log = open_log(f"local:{tmp_path / 'log'}")
@@ -193,8 +200,12 @@ def test_python_examples_receive_and_answer(page: str, number: int, end: str, tm
         log.close()
 
 
+def test_every_example_of_the_page_is_run() -> None:
+    assert len(blocks(REPOSITORY / "docs" / "training-services.md", "python")) == TASKS + 1
+
+
 def test_the_example_for_cron_takes_what_is_there_once_and_leaves(tmp_path: Path) -> None:
-    _, program, _ = blocks(REPOSITORY / "docs" / "training-services.md", "python")
+    program = blocks(REPOSITORY / "docs" / "training-services.md", "python")[CRON]
     program = program.replace("timeout_s=10.0", "timeout_s=3.0")
     log = open_log(f"local:{tmp_path / 'log'}")
     facts.publish(log, [facts.retrain("tr-1"), facts.retrain("tr-2")])
