@@ -72,7 +72,7 @@ test: install simulators parts lint ## lint, types and every test, with real Kaf
 	@$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile tests/unit tests/test_tidy.py
 	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --durations=25 tests/conformance tests/integration tests/simulation tests/e2e
 
-check: lint unit ## format, lint, types, import layers, unit tests with their coverage (under 2 minutes)
+check: lint unit ## format, lint, types, import layers, unit tests with their coverage (3 minutes on two cores)
 
 lint: install
 	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check . || true; echo "mend with: $(BIN)/ruff format ." >&2; exit 1; }

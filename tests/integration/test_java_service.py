@@ -24,7 +24,7 @@ from stepwell.events.ids import event_id_text
 from stepwell.events.model import RetrainAnswered, RetrainRequested, VerdictIssued
 from stepwell.events.topics import RETRAIN_RESULTS, TOPICS
 from tests.integration.projections.facts import publish, retrain, verdict, withdrawn
-from tests.unit.adapters.subscriptions import append, send
+from tests.integration.subscriptions import append, send
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = REPOSITORY / "examples" / "training_service_java"

@@ -23,7 +23,7 @@ from stepwell.adapters.parts.kafka import KafkaPart
 from stepwell.engine.ports import MessageLog
 from stepwell.events.model import RetrainAnswered
 from stepwell.events.topics import RETRAIN_RESULTS, TOPICS
-from tests.unit.adapters.subscriptions import CODEC, append, request
+from tests.integration.subscriptions import CODEC, append, request
 
 T = TypeVar("T")
 PATIENCE_S = 60.0

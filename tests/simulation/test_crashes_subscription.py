@@ -13,7 +13,7 @@ from stepwell.adapters.logs.local import LocalLog
 from stepwell.adapters.logs.reading import read_all
 from stepwell.events.model import RetrainAnswered
 from stepwell.events.topics import RETRAIN_RESULTS
-from tests.unit.adapters.subscriptions import CODEC, append, request
+from tests.integration.subscriptions import CODEC, append, request
 
 DEATHS = 2
 

@@ -23,7 +23,7 @@ from stepwell.events.model import RetrainAnswered
 from stepwell.events.topics import RETRAIN_RESULTS
 from stepwell.exceptions import ConfigurationError, NotFoundError
 from tests.integration.projections.facts import withdrawn
-from tests.unit.adapters.subscriptions import append, request, wait_for
+from tests.integration.subscriptions import append, request, wait_for
 
 CODEC = Codec()
 

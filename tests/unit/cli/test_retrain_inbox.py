@@ -16,7 +16,7 @@ from stepwell.cli import build_app
 from stepwell.engine.ports import MessageLog
 from stepwell.engine.publish import outgoing
 from stepwell.exceptions import ConfigurationError, NotFoundError
-from tests.unit.adapters.subscriptions import append, request, send, wait_for
+from tests.integration.subscriptions import append, request, send, wait_for
 from tests.unit.cli.test_retrain import CODEC, answers, invoke
 
 

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from stepwell.adapters.subscriber import Subscription
 from stepwell.engine.ports import MessageLog
-from tests.unit.adapters.subscriptions import (
+from tests.integration.subscriptions import (
     PATIENCE_S,
     answers,
     append,

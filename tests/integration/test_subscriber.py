@@ -16,7 +16,7 @@ from stepwell.engine.publish import outgoing
 from stepwell.events.model import RetrainExpired, RetrainRequested, RetrainWithdrawn
 from stepwell.exceptions import ConfigurationError, FencedError, LogError, LogUnavailableError, NotFoundError
 from tests.integration.projections.facts import withdrawn
-from tests.unit.adapters.subscriptions import (
+from tests.integration.subscriptions import (
     CODEC,
     PATIENCE_S,
     answers,

@@ -16,7 +16,7 @@ from stepwell.events.model import RetrainAnswered, RetrainRequested
 from stepwell.events.topics import RETRAIN_RESULTS
 from stepwell.exceptions import ConfigurationError, FencedError, NotFoundError
 from tests.integration.projections.facts import withdrawn
-from tests.unit.adapters.subscriptions import CODEC, append, request
+from tests.integration.subscriptions import CODEC, append, request
 
 PATIENCE_S = 30.0
 SILENCE_S = 0.6

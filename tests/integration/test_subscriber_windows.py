@@ -11,7 +11,7 @@ from stepwell.adapters.logs.local import LocalLog
 from stepwell.adapters.subscriber import Subscription
 from stepwell.engine.ports import MessageLog, TopicPartition
 from stepwell.events.topics import RETRAIN_REQUESTS
-from tests.unit.adapters.subscriptions import (
+from tests.integration.subscriptions import (
     PATIENCE_S,
     append,
     inboxes,
