@@ -250,13 +250,11 @@ class Inbox:
 
     def begin(self, number: int) -> bool:
         """Hand it out; False where it does not wait any more, or another of its policy is being worked on."""
-        with self._working() as connection:
-            changed = connection.execute(
-                "UPDATE requests SET state = 'working' WHERE number = ? AND state = 'waiting' AND NOT EXISTS"
-                " (SELECT 1 FROM requests o WHERE o.state = 'working' AND o.policy = requests.policy)",
-                (number,),
-            )
-            return changed.rowcount == 1
+        return self._change(
+            "UPDATE requests SET state = 'working' WHERE number = ? AND state = 'waiting' AND NOT EXISTS"
+            " (SELECT 1 FROM requests o WHERE o.state = 'working' AND o.policy = requests.policy)",
+            number,
+        )
 
     def finish(self, number: int, reason: str) -> None:
         """Done with: by its handler, by an answer, or passed over."""
@@ -339,23 +337,18 @@ class Inbox:
 
     def retry(self, number: int) -> bool:
         """A parked one waits again, with no failures; False where it is not parked."""
-        with self._working() as connection:
-            changed = connection.execute(
-                "UPDATE requests SET state = 'waiting', failures = 0, not_before = 0"
-                " WHERE number = ? AND state = 'parked'",
-                (number,),
-            )
-            return changed.rowcount == 1
+        return self._change(
+            "UPDATE requests SET state = 'waiting', failures = 0, not_before = 0 WHERE number = ? AND state = 'parked'",
+            number,
+        )
 
     def drop(self, number: int) -> bool:
         """Finish one that is parked or waits; False where it is neither (any more)."""
-        with self._working() as connection:
-            changed = connection.execute(
-                "UPDATE requests SET state = 'finished', reason = 'dropped by hand', value = NULL, headers = x'90'"
-                " WHERE number = ? AND state IN ('parked', 'waiting')",
-                (number,),
-            )
-            return changed.rowcount == 1
+        return self._change(
+            "UPDATE requests SET state = 'finished', reason = 'dropped by hand', value = NULL, headers = x'90'"
+            " WHERE number = ? AND state IN ('parked', 'waiting')",
+            number,
+        )
 
     def take_from(self, other: "Inbox") -> int:
         """Take over what another inbox, whose member is gone, has not finished; how many requests that were.
@@ -387,6 +380,11 @@ class Inbox:
         with self._mutex, contextlib.suppress(sqlite3.Error):
             self._connection.close()
         self._unlock()
+
+    def _change(self, statement: str, number: int) -> bool:
+        """Whether the statement found the request in a state in which it applies."""
+        with self._working() as connection:
+            return connection.execute(statement, (number,)).rowcount == 1
 
     def _entries(self, where: str, values: tuple[object, ...]) -> list[Entry]:
         with self._working() as connection:

@@ -1,7 +1,7 @@
 """What the fold promises, over arbitrary histories."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import pytest
@@ -50,6 +50,23 @@ def contents(state: EpisodeState) -> dict[int, bytes | None]:
 def everything(state: EpisodeState) -> bytes:
     """The whole state, transport counters and all."""
     return msgspec.msgpack.encode(state)
+
+
+def check_snapshots(delivered: Sequence[Event], cuts: Collection[int], rules: str = "") -> None:
+    """Fold on from snapshots taken at the cuts: the same findings after every event, and the same state."""
+    straight, cut = EpisodeState(EPISODE), EpisodeState(EPISODE)
+    for offset, event in enumerate(delivered):
+        position = position_at(offset, event, rules)
+        assert apply(straight, event, position) == apply(cut, event, position)
+        if offset in cuts:
+            restored = EpisodeState(EPISODE)
+            for attempt in cut.attempts.values():
+                assert isinstance(attempt, AttemptState)
+                loaded = load(dump(attempt))
+                assert dump(loaded) == dump(attempt)
+                assert not adopt(restored, loaded)
+            cut = restored
+    assert everything(cut) == everything(straight)
 
 
 # --- order, duplicates ----------------------------------------------------------------------------------------------
@@ -272,20 +289,7 @@ def test_a_snapshot_at_any_point_changes_nothing(
     facts: list[Event], seed: int, apart: int, share: float, cuts: set[int]
 ) -> None:
     delivered = with_duplicates(interleave(without(facts, seed, share / 4)[0], seed, apart), seed, share)
-    straight = EpisodeState(EPISODE)
-    cut = EpisodeState(EPISODE)
-    for offset, event in enumerate(delivered):
-        position = position_at(offset, event)
-        assert apply(straight, event, position) == apply(cut, event, position)
-        if offset in cuts:
-            restored = EpisodeState(EPISODE)
-            for attempt in cut.attempts.values():
-                assert isinstance(attempt, AttemptState)
-                loaded = load(dump(attempt))
-                assert dump(loaded) == dump(attempt)
-                assert not adopt(restored, loaded)
-            cut = restored
-    assert everything(cut) == everything(straight)
+    check_snapshots(delivered, cuts)
 
 
 @lighter

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.engine import fold as module
-from stepwell.engine.fold import adopt, apply, evolve
+from stepwell.engine.fold import apply, evolve
 from stepwell.engine.ruleset import STEPS_MAX
 from stepwell.engine.snapshot import canonical, dump, load, snapshot_record
 from stepwell.engine.state import ACTION_LIMIT, AttemptState, EpisodeState
@@ -34,7 +34,16 @@ from tests.unit.engine.stories import (
     timed_out,
     verdict,
 )
-from tests.unit.engine.test_fold_properties import APART, SEEDS, SHARES, contents, everything, heavier, lighter
+from tests.unit.engine.test_fold_properties import (
+    APART,
+    SEEDS,
+    SHARES,
+    check_snapshots,
+    contents,
+    everything,
+    heavier,
+    lighter,
+)
 
 
 @st.composite
@@ -85,19 +94,7 @@ def test_a_snapshot_at_any_point_changes_nothing(
     facts: list[Event], rules: str, seed: int, apart: int, share: float, cuts: set[int]
 ) -> None:
     delivered = with_duplicates(interleave(without(facts, seed, share / 8)[0], seed, apart), seed, share)
-    straight, cut = EpisodeState(EPISODE), EpisodeState(EPISODE)
-    for offset, event in enumerate(delivered):
-        position = position_at(offset, event, rules)
-        assert apply(straight, event, position) == apply(cut, event, position)
-        if offset in cuts:
-            restored = EpisodeState(EPISODE)
-            for attempt in cut.attempts.values():
-                assert isinstance(attempt, AttemptState)
-                loaded = load(dump(attempt))
-                assert dump(loaded) == dump(attempt)
-                assert not adopt(restored, loaded)
-            cut = restored
-    assert everything(cut) == everything(straight)
+    check_snapshots(delivered, cuts, rules)
 
 
 @lighter
