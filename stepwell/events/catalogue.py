@@ -81,6 +81,8 @@ _HOMES: dict[RecordClass, str] = {
     model.PositionSaved: topics.EPISODE_SNAPSHOTS,
     model.PolicySnapshot: topics.POLICY_SNAPSHOTS,
     model.TelemetrySampled: topics.TELEMETRY,
+    model.SpansEnded: topics.TELEMETRY,
+    model.WorkerReported: topics.TELEMETRY,
 }
 
 CATALOGUE: tuple[Entry, ...] = tuple(

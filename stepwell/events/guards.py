@@ -54,7 +54,6 @@ FUTURE_WINDOW_US = 10 * 60 * 1_000_000
 """How far a producer's clock may run ahead of the broker's (µs): 10 minutes."""
 
 _HEX = frozenset("0123456789abcdef")
-_NO_TRACE = "0" * 32
 
 
 class RefusalError(ValueError):
@@ -106,6 +105,23 @@ def check_time(event: Event, broker_time_us: int) -> None:
             f"{FUTURE_WINDOW_US // 1_000_000} s after (recordings brought in later say origin=import)",
             reason="timestamp",
         )
+
+
+def check_sample_times(record: model.TelemetrySampled | model.SpansEnded, broker_time_us: int) -> None:
+    """Judge when points or spans say they were taken: the same window as for live events (`check_time`).
+
+    Raises:
+        DecodeError: reason ``timestamp``.
+    """
+    times = record.point_at if isinstance(record, model.TelemetrySampled) else [span.end_at for span in record.spans]
+    for at in {min(times), max(times)} if times else ():
+        if not -FUTURE_WINDOW_US <= broker_time_us - at <= PAST_WINDOW_US:
+            raise DecodeError(
+                f"{record.TYPE} of {record.worker_id}: a time {at} lies outside the window around the broker's time "
+                f"{broker_time_us}; allowed are {PAST_WINDOW_US // 1_000_000} s before and "
+                f"{FUTURE_WINDOW_US // 1_000_000} s after",
+                reason="timestamp",
+            )
 
 
 def check_tensor(tensor: Tensor, place: str) -> None:
@@ -165,8 +181,7 @@ def _check_ids(cls: type[Event], run_id: str, episode_id: str, producer_id: str,
     _id("run_id", run_id, needed=needed)
     _id("episode_id", episode_id, needed=needed)
     _id("producer_id", producer_id)
-    if len(trace_id) != 32 or not _HEX.issuperset(trace_id) or trace_id == _NO_TRACE:
-        raise RefusalError("trace-id", f"trace_id {trace_id[:40]!r}: 32 lower-case hex digits are needed, not all zero")
+    _hex("trace_id", trace_id, 32)
 
 
 def _id(name: str, text: str, *, needed: bool = True) -> None:
@@ -351,10 +366,61 @@ def _position(record: model.PositionSaved) -> None:
     _at_least("committed_offset", record.committed_offset, 0)
 
 
-def _telemetry(record: model.TelemetrySampled) -> None:
+def _sender(record: model.TelemetrySampled | model.SpansEnded) -> None:
     _id("worker_id", record.worker_id)
+    if record.episode_id is not None:
+        _id("episode_id", record.episode_id)
+    _at_least("attempt", record.attempt, 1)
     _at_least("sampled_at", record.sampled_at, 0)
     _at_least("sample_seq", record.sample_seq, 0)
+
+
+def _telemetry(record: model.TelemetrySampled) -> None:
+    _sender(record)
+    columns = (record.point_series, record.point_start_at, record.point_at, record.point_value)
+    count = len(record.point_series)
+    if any(len(column) != count for column in columns):
+        raise RefusalError("columns", f"the columns of points have {[len(column) for column in columns]} entries")
+    if count and not 0 <= min(record.point_series) <= max(record.point_series) < len(record.series):
+        raise RefusalError("range", f"point_series names a series beyond the {len(record.series)} of the record")
+    for spread in record.distributions:
+        if not 0 <= spread.point < count:
+            raise RefusalError("range", f"distributions names point {spread.point} of {count}")
+        if len(spread.counts) != (len(spread.bounds) + 1 if spread.counts else 0):
+            raise RefusalError(
+                "columns", f"a distribution has {len(spread.bounds)} bounds and {len(spread.counts)} counts"
+            )
+
+
+def _spans(record: model.SpansEnded) -> None:
+    _sender(record)
+    for span in record.spans:
+        _hex("trace_id", span.trace_id, 32)
+        _hex("span_id", span.span_id, 16)
+        if span.parent_span_id is not None:
+            _hex("parent_span_id", span.parent_span_id, 16)
+
+
+def _worker(record: model.WorkerReported) -> None:
+    _id("worker_id", record.worker_id)
+    _id("kind", record.kind)
+    _at_least("report_seq", record.report_seq, 0)
+    for name in ("started_at", "reported_at", "last_error_at", "last_progress_at", "looked_at"):
+        _time_of(name, getattr(record, name))
+    for topic in record.reads:
+        for each in topic.partitions:
+            _at_least("reads.partition", each.partition, 0)
+            _at_least("reads.position", each.position, 0)
+            _at_least("reads.log_end", each.log_end, 0)
+            _duration("reads.events_per_s", each.events_per_s)
+            _duration("reads.arrives_per_s", each.arrives_per_s)
+            _time_of("reads.progressed_at", each.progressed_at)
+            _time_of("reads.complete_until", each.complete_until)
+
+
+def _hex(name: str, text: str, digits: int) -> None:
+    if len(text) != digits or not _HEX.issuperset(text) or not text.strip("0"):
+        raise RefusalError("trace-id", f"{name} {text[:40]!r}: {digits} lower-case hex digits are needed, not all zero")
 
 
 _SPECIAL: dict[type[LogRecord], Callable[..., None]] = {
@@ -387,4 +453,6 @@ _SPECIAL: dict[type[LogRecord], Callable[..., None]] = {
     model.PolicySnapshot: _policy_snapshot,
     model.PositionSaved: _position,
     model.TelemetrySampled: _telemetry,
+    model.SpansEnded: _spans,
+    model.WorkerReported: _worker,
 }

@@ -1,8 +1,8 @@
 """The facts, as immutable typed values.
 
 Every event about an episode carries one head (`Event`, in `head`); what else it says stands in its class. Events on the
-way to training stand in `training`, values inside events in `values`, records without a head in `records`; all of them
-can be had from here.
+way to training stand in `training`, values inside events in `values`, records without a head in `records`, `telemetry`
+and `worker_reports`; all of them can be had from here.
 The classes mirror the Avro records in ``schemas/`` field by field (a test keeps them equal), so a decoded
 record becomes an event without renaming anything.
 
@@ -14,12 +14,20 @@ Two rules of thumb for readers:
 
 from stepwell.events.head import EVALUATION, REGRESSION, Event, Fault, Origin, Outcome, Producer
 from stepwell.events.records import (
-    Attribute,
     DeadLetter,
     HeaderField,
     PolicySnapshot,
     PositionSaved,
     SnapshotTaken,
+)
+from stepwell.events.telemetry import (
+    Attribute,
+    Distribution,
+    Series,
+    Span,
+    SpanEvent,
+    SpanLink,
+    SpansEnded,
     TelemetryPoint,
     TelemetrySampled,
 )
@@ -46,6 +54,7 @@ from stepwell.events.values import (
     Tensor,
     Value,
 )
+from stepwell.events.worker_reports import PartitionProgress, TopicProgress, WorkerReported
 
 __all__ = [
     "EVALUATION",
@@ -58,6 +67,7 @@ __all__ = [
     "CommandIssued",
     "DeadLetter",
     "DetectorTicked",
+    "Distribution",
     "EpisodeAborted",
     "EpisodeClaimed",
     "EpisodeEnded",
@@ -78,6 +88,7 @@ __all__ = [
     "Metric",
     "Origin",
     "Outcome",
+    "PartitionProgress",
     "PatternDetected",
     "PolicySnapshot",
     "PositionSaved",
@@ -95,15 +106,22 @@ __all__ = [
     "RulesActivated",
     "SamplingWeight",
     "SequenceRange",
+    "Series",
     "SimReady",
     "SnapshotTaken",
+    "Span",
+    "SpanEvent",
+    "SpanLink",
+    "SpansEnded",
     "StepDone",
     "TelemetryPoint",
     "TelemetrySampled",
     "Tensor",
+    "TopicProgress",
     "Value",
     "VerdictExpected",
     "VerdictIssued",
+    "WorkerReported",
 ]
 
 # --- planned and claimed ------------------------------------------------------------------------------------------
@@ -450,5 +468,7 @@ class CommandIssued(Event, frozen=True, kw_only=True):
     issued_by: str
 
 
-LogRecord = Event | DeadLetter | SnapshotTaken | PolicySnapshot | PositionSaved | TelemetrySampled
+LogRecord = (
+    Event | DeadLetter | SnapshotTaken | PolicySnapshot | PositionSaved | TelemetrySampled | SpansEnded | WorkerReported
+)
 """Everything that Stepwell writes to a topic."""

@@ -49,8 +49,11 @@ def _struct(value: msgspec.Struct) -> dict[str, Any]:
 def _field(name: str, value: Any) -> Any:
     if name == "event_id":
         return event_id_text(value)
-    if (name.endswith("_at") or name in _TIMES) and isinstance(value, int):
-        return time_text(value)
+    if name.endswith("_at") or name in _TIMES:
+        if isinstance(value, int):
+            return time_text(value)
+        if isinstance(value, tuple):
+            return [time_text(at) for at in value]
     return _value(value)
 
 

@@ -102,33 +102,3 @@ class PolicySnapshot(Value, frozen=True, kw_only=True):
     """The last record of ``stepwell.policy-events`` that it holds."""
     detector_hash: str
     state: bytes
-
-
-class Attribute(Value, frozen=True, kw_only=True):
-    """One attribute of a telemetry sample."""
-
-    name: str
-    value: str
-
-
-class TelemetryPoint(Value, frozen=True, kw_only=True):
-    """One measured number. ``unit`` is a UCUM code as OpenTelemetry uses it (``1``, ``s``, ``By``, ``Cel``, ``W``)."""
-
-    metric: str
-    unit: str
-    value: float
-    attributes: tuple[Attribute, ...]
-
-
-class TelemetrySampled(Value, frozen=True, kw_only=True):
-    """Samples that one worker took at one moment (key: ``episode_id`` or ``worker_id``)."""
-
-    TYPE: ClassVar[str] = "telemetry::sampled"
-
-    worker_id: str
-    host: str
-    episode_id: str | None = None
-    attempt: int | None = None
-    sampled_at: int
-    sample_seq: int
-    points: tuple[TelemetryPoint, ...]

@@ -60,8 +60,10 @@ def key_of(record: LogRecord) -> bytes:
             return PARTITION_WIDE[type(record)].encode()
         case model.DeadLetter():
             return (record.source_key or b"")[:LETTER_KEY_MAX]
-        case model.TelemetrySampled():
+        case model.TelemetrySampled() | model.SpansEnded():
             return (record.episode_id or record.worker_id).encode()
+        case model.WorkerReported():
+            return record.worker_id.encode()
         case Event():
             # A class pattern per policy type would read nicer, but this runs once per event written.
             return (record.policy if isinstance(record, _KEYED_BY_POLICY) else record.episode_id).encode()

@@ -57,6 +57,21 @@ def upcast_engine_position_saved_v1_v2(fields: Fields) -> Fields:
     return {**fields, "rules_json": ""}
 
 
+def upcast_telemetry_sampled_v1_v2(fields: Fields) -> Fields:
+    """Version 2 has the points as columns, of any kind and time; version 1 had gauges of one moment."""
+    points, at = fields["points"], fields["sampled_at"]
+    series = [{"metric": point["metric"], "unit": point["unit"], "attributes": point["attributes"]} for point in points]
+    times = [at] * len(points)
+    return {
+        **fields,
+        "series": series,
+        "point_series": list(range(len(points))),
+        "point_start_at": times,
+        "point_at": times,
+        "point_value": [point["value"] for point in points],
+    }
+
+
 def _placed(episode: Fields) -> Fields:
     """An evidence episode with the task and the place of its facts, as far as version 1 told: not at all."""
     return {**episode, "task": "", "events_partition": -1, "first_offset": -1, "last_offset": -1}
@@ -70,6 +85,7 @@ UPCASTERS: dict[tuple[str, int], Upcaster] = {
     ("failure::pattern_detected", 1): upcast_failure_pattern_detected_v1_v2,
     ("retrain::requested", 1): upcast_retrain_requested_v1_v2,
     ("engine::position_saved", 1): upcast_engine_position_saved_v1_v2,
+    ("telemetry::sampled", 1): upcast_telemetry_sampled_v1_v2,
 }
 """(type, version it reads) -> upcaster to the next version."""
 

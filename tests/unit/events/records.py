@@ -44,6 +44,8 @@ _BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "command_id": ids,
     "worker_id": ids,
     "trace_id": st.binary(min_size=16, max_size=16).filter(any).map(bytes.hex),
+    "span_id": st.binary(min_size=8, max_size=8).filter(any).map(bytes.hex),
+    "parent_span_id": st.binary(min_size=8, max_size=8).filter(any).map(bytes.hex),
     "attempt": st.integers(1, LONG_MAX),
     "max_steps": st.integers(1, LONG_MAX),
     "n_steps": st.integers(1, LONG_MAX),
@@ -65,10 +67,25 @@ _BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "step_wall_s": durations,
     "idle_s": durations,
     "weight": durations,
+    "kind": ids,
+    "events_per_s": durations,
+    "arrives_per_s": durations,
+    **dict.fromkeys(
+        (
+            "started_at",
+            "reported_at",
+            "last_error_at",
+            "last_progress_at",
+            "looked_at",
+            "progressed_at",
+            "complete_until",
+        ),
+        st.integers(0, 4_000_000_000_000_000),
+    ),
 }
 _COUNTS = ("producer_seq", "step", "first_step", "observed_step", "action_seq", "repetition", "size_bytes", "owed_seq")
 _MORE_COUNTS = ("flips", "revision", "partition", "rewind_offset", "committed_offset", "sampled_at", "sample_seq")
-_OFFSETS = ("last_offset",)
+_OFFSETS = ("last_offset", "position", "log_end", "report_seq")
 
 
 def records(cls: type[Any]) -> st.SearchStrategy[Any]:
@@ -84,9 +101,28 @@ def records(cls: type[Any]) -> st.SearchStrategy[Any]:
         return st.builds(cls, **{**fields, "step": counts})
     if cls is model.RulesActivated:
         return made.map(lambda event: msgspec.structs.replace(event, sha256=digest(event.rules_json)))
+    if cls is model.TelemetrySampled:
+        return made.map(in_columns)
     if cls is model.VerdictIssued:
         return made.map(lambda event: msgspec.structs.replace(event, label_steps=(-1, *range(9))[: len(event.labels)]))
     return made
+
+
+def in_columns(record: model.TelemetrySampled) -> model.TelemetrySampled:
+    """The record with columns of one length whose places exist."""
+    count = len(record.point_value) if record.series else 0
+    spreads = [
+        msgspec.structs.replace(spread, point=number, counts=(7,) * (len(spread.bounds) + 1))
+        for number, spread in enumerate(record.distributions[:count])
+    ]
+    return msgspec.structs.replace(
+        record,
+        point_series=tuple(number % len(record.series) for number in range(count)),
+        point_start_at=(record.point_start_at + (0,) * count)[:count],
+        point_at=(record.point_at + (1_795_000_000_123_456,) * count)[:count],
+        point_value=record.point_value[:count],
+        distributions=tuple(spreads),
+    )
 
 
 def digest(text: str) -> bytes:
@@ -137,7 +173,8 @@ def sample(cls: type[Any], *, full: bool = True) -> Any:
         values["first_step"] = 3
     if cls is model.RulesActivated:
         values["sha256"] = digest(values["rules_json"])
-    return cls(**values)
+    made = cls(**values)
+    return in_columns(made) if cls is model.TelemetrySampled else made
 
 
 def _sample_value(name: str, hint: Any, full: bool) -> Any:
@@ -149,6 +186,8 @@ def _sample_value(name: str, hint: Any, full: bool) -> Any:
         "event_id": bytes.fromhex("0197f3c2a4b87000800000000000002a"),
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
         "occurred_at": 1_795_000_000_123_456,
+        "span_id": "00f067aa0ba902b7",
+        "parent_span_id": "53995c3f42cd8ad8",
         "sha256": bytes(range(32)),
         "failure_type": "sim_exited",
     }

@@ -17,6 +17,7 @@ from stepwell.events.guards import (
     TIME_LIMIT_US,
     RefusalError,
     check_record,
+    check_sample_times,
     check_tensor,
     check_time,
 )
@@ -145,10 +146,57 @@ def test_events_about_no_episode_need_no_episode() -> None:
         (model.PositionSaved, "rewind_offset", -1, "range"),
         (model.TelemetrySampled, "worker_id", "", "id"),
         (model.TelemetrySampled, "sample_seq", -1, "range"),
+        (model.WorkerReported, "worker_id", "", "id"),
+        (model.WorkerReported, "kind", "a\nb", "id"),
+        (model.WorkerReported, "report_seq", -1, "range"),
+        (model.WorkerReported, "reported_at", -1, "range"),
+        (model.TelemetrySampled, "episode_id", "", "id"),
+        (model.TelemetrySampled, "attempt", 0, "range"),
+        (model.TelemetrySampled, "point_at", (), "columns"),
+        (model.TelemetrySampled, "point_value", (1.0, 2.0), "columns"),
+        (model.TelemetrySampled, "point_series", (1,), "range"),
+        (model.TelemetrySampled, "point_series", (-1,), "range"),
+        (model.TelemetrySampled, "distributions", (model.Distribution(point=1, count=0),), "range"),
+        (
+            model.TelemetrySampled,
+            "distributions",
+            (model.Distribution(point=0, count=1, bounds=(1.0,), counts=(1,)),),
+            "columns",
+        ),
+        (model.SpansEnded, "worker_id", "a\n", "id"),
+        (model.SpansEnded, "spans", (msgspec.structs.replace(sample(model.Span), trace_id="0" * 32),), "trace-id"),
+        (model.SpansEnded, "spans", (msgspec.structs.replace(sample(model.Span), span_id="ABCD" * 4),), "trace-id"),
+        (model.SpansEnded, "spans", (msgspec.structs.replace(sample(model.Span), parent_span_id=""),), "trace-id"),
     ],
 )
 def test_control_fields(cls: type[Any], field: str, value: Any, reason: str) -> None:
     assert refused(cls, **{field: value}) == reason
+
+
+def test_a_histogram_may_come_without_buckets_and_a_point_with_nan() -> None:
+    bare = (model.Distribution(point=0, count=1),)
+    check_record(msgspec.structs.replace(sample(model.TelemetrySampled), distributions=bare, point_value=(NAN,)))
+
+
+@pytest.mark.parametrize(
+    ("age_us", "fits"),
+    [(0, True), (PAST_WINDOW_US, True), (PAST_WINDOW_US + 1, False), (-FUTURE_WINDOW_US - 1, False)],
+)
+def test_points_and_spans_lie_near_the_brokers_time(age_us: int, fits: bool) -> None:
+    at = 1_795_000_000_000_000
+    span = msgspec.structs.replace(sample(model.Span), end_at=at)
+    points = {"point_series": (0, 0), "point_start_at": (0, 0), "point_at": (at + 1, at), "point_value": (1.0, 2.0)}
+    for record in (
+        msgspec.structs.replace(sample(model.TelemetrySampled), **points),
+        msgspec.structs.replace(sample(model.SpansEnded), spans=(span,)),
+    ):
+        if fits:
+            check_sample_times(record, at + age_us)
+        else:
+            with pytest.raises(DecodeError) as caught:
+                check_sample_times(record, at + age_us)
+            assert caught.value.reason == "timestamp"
+    check_sample_times(msgspec.structs.replace(sample(model.SpansEnded), spans=()), at)
 
 
 def test_weights_are_finite() -> None:

@@ -168,6 +168,8 @@ ROUTES: dict[type, tuple[str, Callable[..., bytes]]] = {
     model.SnapshotTaken: (topics.EPISODE_SNAPSHOTS, lambda r: f"{r.episode_id}/{r.attempt}".encode()),
     model.PositionSaved: (topics.EPISODE_SNAPSHOTS, lambda r: f"checkpoint/{r.partition}".encode()),
     model.TelemetrySampled: (topics.TELEMETRY, by_episode),
+    model.WorkerReported: (topics.TELEMETRY, lambda record: record.worker_id.encode()),
+    model.SpansEnded: (topics.TELEMETRY, by_episode),
 }
 
 
@@ -180,7 +182,8 @@ def test_topic_and_key(cls: type) -> None:
 
 
 def test_keys_where_something_is_missing() -> None:
-    assert key_of(sample(model.TelemetrySampled, full=False)) == sample(model.TelemetrySampled).worker_id.encode()
+    for cls in (model.TelemetrySampled, model.SpansEnded):
+        assert key_of(sample(cls, full=False)) == sample(cls).worker_id.encode()
     assert key_of(sample(model.DeadLetter, full=False)) == b""
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from stepwell.events.codec import Codec
-from stepwell.events.model import EpisodeFailed
+from stepwell.events.model import EpisodeFailed, Series, TelemetrySampled
 from stepwell.events.schemas import packaged_schemas
 from stepwell.events.taxonomy import FAILURE_TYPES
 from stepwell.events.upcasters import UPCASTERS, upcast, upcast_episode_failed_v1_v2
@@ -93,3 +93,16 @@ def test_guards_hold_for_old_versions_too() -> None:
     with pytest.raises(DecodeError, match="attempt is 0") as caught:
         Codec().decode(value[:at] + b"\x00\x04" + value[at + 2 :], headers)
     assert caught.value.reason == "range"
+
+
+def test_points_of_version_1_become_columns_of_gauges() -> None:
+    codec = Codec()
+    value, headers, _ = golden("telemetry.sampled.v1.full")
+    record = codec.decode(value, headers)
+    assert isinstance(record, TelemetrySampled)
+    (point,) = record.points
+    assert record.series == (Series(metric=point.metric, unit=point.unit, attributes=point.attributes),)
+    assert (record.series[0].kind, record.series[0].temporality) == ("gauge", "none")
+    assert (record.point_series, record.point_value) == ((0,), (point.value,))
+    assert record.point_at == record.point_start_at == (record.sampled_at,)
+    assert (record.resource, record.scope, record.distributions) == ((), "", ())
