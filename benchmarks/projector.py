@@ -60,12 +60,9 @@ def _databases(timescale: bool) -> Iterator[dict[str, str]]:
 
 def _empty(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
-        tables = connection.execute(
-            "SELECT tablename FROM pg_tables WHERE schemaname = 'stepwell'"
-            " AND tablename NOT IN ('schema_migrations', 'settings')"
-        ).fetchall()
-        for (table,) in tables:
-            connection.execute(f"TRUNCATE stepwell.{table}")
+        tables = connection.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname ~ '^stepwell_g'")
+        for schema, table in tables.fetchall():
+            connection.execute(f"TRUNCATE {schema}.{table}")
         connection.execute("CHECKPOINT")
 
 

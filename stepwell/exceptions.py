@@ -9,15 +9,18 @@
     │   ├── DecodeError             torn, trailing or hostile bytes; a nonsense head
     │   └── EncodeError             the event does not fit its schema; nothing was written
     ├── SchemaCompatibilityError    a schema changed in a way that old readers or writers cannot bear
+    ├── SchemaRegistryError         the schema registry refused, or lacks a schema that is to be written
     ├── LogError                    the message log refused or could not be reached
     │   ├── LogUnavailableError     the log is away; trying again can help        (retriable)
-    │   │   └── StillQueuedError    records are not written yet; flush again, do not send them again
+    │   │   ├── StillQueuedError    records are not written yet; flush again, do not send them again
+    │   │   └── SchemaRegistryUnavailableError  the registry that names the log's schemas is away
     │   ├── TransactionAbortedError the transaction was rolled back; redo the batch (retriable)
     │   ├── FencedError             another worker took this slot; stop
     │   ├── PositionLostError       a needed offset is below the log's start; never reset silently
     │   └── TopicError              a topic is missing or its settings are wrong
     ├── DatabaseError               the database refused or could not be reached
     │   ├── DatabaseUnavailableError  it is away; trying again can help           (retriable)
+    │   │   └── GenerationMovedError  the tables live in another generation now; look anew (retriable)
     │   ├── SinkFencedError         the sink offset moved under us; another projector owns it
     │   └── MigrationError          the schema's version does not fit this code
     ├── InboxError                  a training service's inbox refused: its disk is full, or its file is damaged
@@ -77,6 +80,10 @@ class SchemaCompatibilityError(EventError):
     """A schema changed in a way that old readers or writers cannot bear."""
 
 
+class SchemaRegistryError(StepwellError):
+    """The schema registry refused the call, or lacks a schema."""
+
+
 class LogError(StepwellError):
     """The message log refused the call."""
 
@@ -89,6 +96,10 @@ class LogUnavailableError(LogError):
 
 class StillQueuedError(LogUnavailableError):
     """Records were not written in time; the producer keeps them: flush again, sending again would double them."""
+
+
+class SchemaRegistryUnavailableError(LogUnavailableError):
+    """The schema registry cannot be reached now; a worker waits for it as it waits for the log."""
 
 
 class TransactionAbortedError(LogError):
@@ -117,6 +128,10 @@ class DatabaseUnavailableError(DatabaseError):
     """The database cannot be reached now."""
 
     retriable = True
+
+
+class GenerationMovedError(DatabaseUnavailableError):
+    """The tables live in another generation now; homes and positions must be read again."""
 
 
 class SinkFencedError(DatabaseError):

@@ -29,7 +29,7 @@ def migrate() -> None:
 
     with opened_database() as target:
         for migration in bring_up(target):
-            print(f"applied {migration.name}")
+            print(f"applied {migration.name} to {migration.scope}")
         state = look(target)
     print(f"The schema is up to date: {len(state.applied)} migrations, {_storage(state.storage)}.")
 
@@ -43,16 +43,19 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     configured = get_settings().database
     with opened_database(configured) as target:
         state = look(target)
-    rows = [(row.name, "changed since" if row.name in state.changed else "applied", row.applied_at.isoformat(),
-             row.applied_by) for row in state.applied if row not in state.unknown]  # fmt: skip
-    rows += [(row.name, "unknown here", row.applied_at.isoformat(), row.applied_by) for row in state.unknown]
-    rows += [(row.name, "pending", "", "") for row in state.pending]
+    rows = [
+        (row.scope, row.name, "changed since" if row.name in state.changed else "applied", row.applied_at.isoformat(),
+         row.applied_by)
+        for row in state.applied if row not in state.unknown
+    ]  # fmt: skip
+    rows += [(row.scope, row.name, "unknown here", row.applied_at.isoformat(), row.applied_by) for row in state.unknown]
+    rows += [(row.scope, row.file.name, "pending", "", "") for row in state.pending]
     if as_json:
-        names = ("migration", "state", "applied_at", "applied_by")
+        names = ("schema", "migration", "state", "applied_at", "applied_by")
         listed = [dict(zip(names, row, strict=True)) for row in rows]
         print(json.dumps({"current": state.current, "storage": state.storage, "migrations": listed}, indent=2))
     else:
-        columns = ("migration", "state", "applied at", "by")
+        columns = ("schema", "migration", "state", "applied at", "by")
         console().print(plain_table(*columns, rows=rows, title=redact_url(configured)))
         print(f"Storage: {_storage(state.storage)}.")
         if state.pending and not (state.unknown or state.changed):

@@ -18,6 +18,7 @@ from stepwell.projections import queries
 from stepwell.projections.copy_format import TYPE_NAMES, encode_rows
 from stepwell.projections.database import Connection
 from stepwell.projections.expected import Expected, expectations, staging_of
+from stepwell.projections.generations import Homes, read_homes
 from stepwell.projections.migrate import require_current
 from stepwell.projections.projector import GROUP
 from stepwell.projections.rows import PROJECTED_TOPICS, project
@@ -82,8 +83,10 @@ def audit_tables(log: MessageLog, codec: Codec, connection: Connection, sink: st
     with connection.transaction(force_rollback=True):
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         require_current(f"postgresql://{server.user}@{server.host}:{server.port}/{server.dbname}", connection)
+        homes = read_homes(connection)
+        homes.show(connection)
         positions = _positions(connection, sink)
-        maker = _Maker(codec, connection, sink)
+        maker = _Maker(codec, connection, sink, homes)
         cut: set[str] = set()
         for source, end in sorted(positions.items()):
             if source.topic not in PROJECTED_TOPICS:
@@ -111,11 +114,11 @@ def _positions(connection: Connection, sink: str) -> dict[TopicPartition, int]:
 class _Maker:
     """Makes rows from records, as the projector does, and puts them into the staging tables."""
 
-    def __init__(self, codec: Codec, connection: Connection, sink: str) -> None:
+    def __init__(self, codec: Codec, connection: Connection, sink: str, homes: Homes) -> None:
         self._codec = codec
         self._connection = connection
         self._sink = sink
-        self._writer = BatchWriter(connection, sink)
+        self._writer = BatchWriter(connection, sink, homes)
         self._refused: Refused = {tuple(place): detail for *place, detail in connection.execute(_REFUSED)}
         for kind in KINDS.values():
             _create(connection, kind)

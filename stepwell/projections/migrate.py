@@ -1,45 +1,39 @@
-"""The database's schema: plain SQL files, numbered, applied in order, each in a transaction of its own.
+"""Brings a database's schema to this version, and tells how it stands.
 
-A migration that was interrupted left nothing behind and is simply run again. What was applied is kept with a digest of
-its file, so that a file changed afterwards is noticed. An advisory lock makes migrators that start together take turns.
+Numbered SQL files, each applied in a transaction of its own: first those of the schema ``stepwell``, then those of the
+tables in each generation, then the views, which are no state and made anew as they are to be. What was interrupted left
+nothing behind and is simply run again. What was applied is kept with a digest of its file, so that a file changed
+afterwards is noticed. An advisory lock makes migrators that start together take turns.
 """
 
-import hashlib
-import re
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
-from importlib import resources
+
+import psycopg
 
 from stepwell import __version__
 from stepwell.exceptions import MigrationError
-from stepwell.projections import queries
+from stepwell.projections import generations, queries
 from stepwell.projections.database import Connection, connect, named_errors
+from stepwell.projections.generations import FIRST, RETIRED
+from stepwell.projections.schema_files import SchemaFile, SchemaFiles, packaged
+from stepwell.projections.views import make_views
 from stepwell.redaction import redact_url
 
-__all__ = ["AppliedMigration", "Migration", "SchemaStatus", "migrate", "packaged", "require_current", "status"]
+__all__ = ["AppliedMigration", "PendingMigration", "SchemaStatus", "migrate", "migrating", "require_current", "status"]
 
-_FILE = re.compile(r"^(\d{4})_[a-z0-9_]+\.sql$")
+CONTROL = "stepwell"
+"""The scope of what stands beside the generations: the name of its schema."""
 _LOCK_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Migration:
-    """One packaged file."""
-
-    version: int
-    name: str
-    sql: str
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.sql.encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
 class AppliedMigration:
-    """One row of ``schema_migrations``."""
+    """One row of ``schema_migrations``. ``scope``: the schema that it was applied to."""
 
+    scope: str
     version: int
     name: str
     sha256: str
@@ -48,19 +42,27 @@ class AppliedMigration:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingMigration:
+    """A file that a schema lacks."""
+
+    scope: str
+    file: SchemaFile
+
+
+@dataclass(frozen=True, slots=True)
 class SchemaStatus:
     """How a database's schema stands to this version of Stepwell.
 
     Attributes:
         applied: what the database has.
-        pending: what it lacks.
-        changed: names of applied migrations whose packaged file has changed since.
-        unknown: applied migrations that this version does not know: the database is newer.
-        storage: ``hypertables``, ``plain``, or ``none`` before the first migration.
+        pending: what it lacks; of a database without tables, what its first generation will get.
+        changed: names of applied files that have changed since.
+        unknown: applied files that this version does not know: the database is newer.
+        storage: of the newest generation in force: ``hypertables`` or ``plain``; ``none`` before the first.
     """
 
     applied: tuple[AppliedMigration, ...]
-    pending: tuple[Migration, ...]
+    pending: tuple[PendingMigration, ...]
     changed: tuple[str, ...]
     unknown: tuple[AppliedMigration, ...]
     storage: str
@@ -70,71 +72,52 @@ class SchemaStatus:
         return not (self.pending or self.changed or self.unknown)
 
 
-@cache
-def packaged() -> tuple[Migration, ...]:
-    """The migrations of this version, by number; the numbers run from 1 without a hole."""
-    folder = resources.files(__package__).joinpath("migrations")
-    found = [
-        Migration(int(match[1]), entry.name, entry.read_text())
-        for entry in folder.iterdir()
-        if (match := _FILE.match(entry.name))
-    ]
-    found.sort(key=lambda migration: migration.version)
-    if [migration.version for migration in found] != list(range(1, len(found) + 1)):
-        raise MigrationError(f"The packaged migrations are not numbered 1, 2, ...: {[m.name for m in found]}")
-    return tuple(found)
-
-
-def migrate(url: str, migrations: tuple[Migration, ...] | None = None) -> list[Migration]:
-    """Bring the schema up to this version; what was applied now. ``migrations`` None: the packaged ones.
+def migrate(url: str, files: SchemaFiles | None = None) -> list[AppliedMigration]:
+    """Bring the schema up to this version; what was applied now. ``files`` None: the packaged ones.
 
     Raises:
         MigrationError: the database is newer than this version, an applied file has changed, or a statement failed
             (its migration was rolled back; those before it stand).
         DatabaseUnavailableError: no server answers.
     """
-    wanted = packaged() if migrations is None else migrations
+    wanted = files or packaged()
+    with migrating(url) as connection:
+        before = _bootstrap(connection)
+        _refuse_misfit(url, _compare(connection, wanted))
+        for pending in _compare(connection, wanted).pending:
+            if pending.scope == CONTROL:
+                _apply(connection, pending)
+        _make_first_generation(connection, wanted)
+        for pending in _compare(connection, wanted).pending:
+            _apply(connection, pending)
+        with _named("The views", connection):
+            make_views(connection, wanted.views)
+        done = _applied(connection)
+    return done[before:]
+
+
+@contextlib.contextmanager
+def migrating(url: str) -> Iterator[Connection]:
+    """A connection that holds the migrators' lock: nobody else changes the schema meanwhile.
+
+    Raises:
+        DatabaseUnavailableError: no server answers, or another migrator does not end.
+    """
     sql = queries.load("migrate")
-    done: list[Migration] = []
     with connect(url, application="stepwell migrate") as connection, named_errors(url):
         connection.execute("SELECT set_config('lock_timeout', %s, false)", (f"{_LOCK_TIMEOUT_S}s",))
         connection.execute(sql["lock"])
         try:
-            connection.execute(sql["take_up_timescale"])
-            with connection.transaction():
-                for entry in ("bootstrap_schema", "bootstrap_table", "bootstrap_comments"):
-                    connection.execute(sql[entry])
-            state = _compare(connection, wanted)
-            _refuse_misfit(url, state)
-            for migration in state.pending:
-                _apply(connection, migration)
-                done.append(migration)
-            if connection.execute("SELECT to_regproc('stepwell.ensure_hypertables')").fetchone() != (None,):
-                connection.execute(sql["ensure_hypertables"])
+            yield connection
         finally:
             if not connection.closed:
                 connection.execute(sql["unlock"])
-    return done
 
 
-def _apply(connection: Connection, migration: Migration) -> None:
-    import psycopg
-
-    try:
-        with connection.transaction():
-            connection.execute(migration.sql)
-            row = (migration.version, migration.name, migration.sha256, __version__)
-            connection.execute(queries.load("migrate")["record"], row)
-    except psycopg.OperationalError:
-        raise
-    except psycopg.Error as error:
-        raise MigrationError(f"Migration {migration.name} failed and was rolled back: {str(error).strip()}") from error
-
-
-def status(url: str, migrations: tuple[Migration, ...] | None = None) -> SchemaStatus:
+def status(url: str, files: SchemaFiles | None = None) -> SchemaStatus:
     """How the schema stands; changes nothing. Raises `DatabaseUnavailableError` when no server answers."""
     with connect(url, application="stepwell status") as connection, named_errors(url):
-        return _compare(connection, packaged() if migrations is None else migrations)
+        return _compare(connection, files or packaged())
 
 
 def require_current(url: str, connection: Connection) -> None:
@@ -146,32 +129,103 @@ def require_current(url: str, connection: Connection) -> None:
     state = _compare(connection, packaged())
     _refuse_misfit(url, state)
     if state.pending:
-        names = ", ".join(migration.name for migration in state.pending)
+        names = ", ".join(dict.fromkeys(pending.file.name for pending in state.pending))
         raise MigrationError(f"The database {redact_url(url)} lacks the migrations {names}. Run: stepwell db migrate")
 
 
-def _compare(connection: Connection, known: tuple[Migration, ...]) -> SchemaStatus:
+def _bootstrap(connection: Connection) -> int:
+    """Make what notes the migrations; how many are noted."""
+    sql = queries.load("migrate")
+    connection.execute(sql["take_up_timescale"])
+    with connection.transaction():
+        for entry in ("bootstrap_schema", "bootstrap_table", "bootstrap_comments"):
+            connection.execute(sql[entry])
+    return len(_applied(connection)) if _has_scopes(connection) else 0
+
+
+def _make_first_generation(connection: Connection, files: SchemaFiles) -> None:
+    if connection.execute(queries.load("migrate")["has_generation"]).fetchone() == (True,):
+        return
+    with _named("The first generation of the tables", connection):
+        homes = generations.make_generation(connection, files.tables, made_from="live")
+        generations.activate(connection, homes.schemas[0])
+
+
+def _apply(connection: Connection, pending: PendingMigration) -> None:
+    with _named(f"Migration {pending.file.name}", connection):
+        if pending.scope == CONTROL:
+            connection.execute(pending.file.sql)
+            file = pending.file
+            row = {
+                "scope": CONTROL,
+                "version": file.version,
+                "name": file.name,
+                "sha256": file.sha256,
+                "by": __version__,
+            }
+            connection.execute(queries.load("migrate")["record"], row)
+        else:
+            generations.run_in_schema(connection, pending.scope, pending.file)
+
+
+@contextlib.contextmanager
+def _named(what: str, connection: Connection) -> Iterator[None]:
+    """One transaction, and its failure in words. A connection that broke stays a matter of the database."""
+    try:
+        with connection.transaction():
+            yield
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error as error:
+        raise MigrationError(f"{what} failed and was rolled back: {str(error).strip()}") from error
+
+
+def _compare(connection: Connection, known: SchemaFiles) -> SchemaStatus:
     sql = queries.load("migrate")
     if connection.execute(sql["exists"]).fetchone() != (True,):
-        return SchemaStatus((), known, (), (), "none")
-    applied = tuple(AppliedMigration(*row) for row in connection.execute(sql["applied"]))
-    by_version = {row.version: row for row in applied}
-    changed = tuple(m.name for m in known if m.version in by_version and by_version[m.version].sha256 != m.sha256)
-    pending = tuple(m for m in known if m.version not in by_version)
-    versions = {m.version for m in known}
-    unknown = tuple(row for row in applied if row.version not in versions)
-    return SchemaStatus(applied, pending, changed, unknown, _storage(connection, bool(applied)))
+        return SchemaStatus((), tuple(_first_of_all(known)), (), (), "none")
+    if not _has_scopes(connection):
+        raise MigrationError(
+            "The database was made by a version of Stepwell before 0.1.0, whose tables cannot be taken along. All that "
+            "is in them is in the log: drop them (DROP SCHEMA stepwell CASCADE), then run: stepwell db migrate"
+        )
+    applied = tuple(_applied(connection))
+    wanted = {(CONTROL, file.name): file for file in known.control}
+    storage = "none"
+    if connection.execute(sql["has_generations"]).fetchone() == (True,):
+        for name, kind, state in connection.execute(sql["generations"]):
+            storage = kind if state == generations.ACTIVE else storage
+            if state != RETIRED:
+                wanted |= {(name, file.name): file for file in known.tables if file.fits(kind)}
+    if storage == "none":
+        wanted |= {(pending.scope, pending.file.name): pending.file for pending in _first_of_all(known)}
+    there = {(row.scope, row.name): row for row in applied}
+    retired = {scope for scope, _ in there} - {scope for scope, _ in wanted}
+    return SchemaStatus(
+        applied,
+        pending=tuple(
+            PendingMigration(scope, file) for (scope, _), file in wanted.items() if (scope, file.name) not in there
+        ),
+        changed=tuple(
+            sorted({file.name for key, file in wanted.items() if key in there and there[key].sha256 != file.sha256})
+        ),
+        unknown=tuple(row for key, row in there.items() if key not in wanted and row.scope not in retired),
+        storage=storage,
+    )
 
 
-def _storage(connection: Connection, has_tables: bool) -> str:
-    if not has_tables:
-        return "none"
-    if connection.execute("SELECT to_regclass('timescaledb_information.hypertables') IS NULL").fetchone() == (True,):
-        return "plain"
-    found = connection.execute(
-        "SELECT count(*) FROM timescaledb_information.hypertables WHERE hypertable_schema = 'stepwell'"
-    ).fetchone()
-    return "hypertables" if found and found[0] else "plain"
+def _first_of_all(known: SchemaFiles) -> list[PendingMigration]:
+    """What a database without tables gets, as far as it does not depend on the server."""
+    tables = (PendingMigration(FIRST, file) for file in known.tables if file.storage is None)
+    return [*(PendingMigration(CONTROL, file) for file in known.control), *tables]
+
+
+def _has_scopes(connection: Connection) -> bool:
+    return connection.execute(queries.load("migrate")["has_scopes"]).fetchone() == (True,)
+
+
+def _applied(connection: Connection) -> list[AppliedMigration]:
+    return [AppliedMigration(*row) for row in connection.execute(queries.load("migrate")["applied"])]
 
 
 def _refuse_misfit(url: str, state: SchemaStatus) -> None:

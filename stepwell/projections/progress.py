@@ -10,6 +10,7 @@ from stepwell.engine.ports import Admin, Consumer, MessageLog, TopicPartition
 from stepwell.exceptions import LogError
 from stepwell.projections import queries
 from stepwell.projections.database import Connection
+from stepwell.projections.generations import Homes
 from stepwell.projections.lag import LagMeter
 
 __all__ = ["ProgressReporter"]
@@ -77,7 +78,9 @@ class ProgressReporter:
         lost = set(gone)
         self._meters = {key: meter for key, meter in self._meters.items() if key[1] not in lost}
 
-    def write(self, connection: Connection, consumer: Consumer, placed: Mapping[TopicPartition, int]) -> None:
+    def write(
+        self, connection: Connection, homes: Homes, consumer: Consumer, placed: Mapping[TopicPartition, int]
+    ) -> None:
         """Write the last look's ends beside our positions as of now, in one transaction.
 
         ``placed``: our positions in the database. Where the reader stands further, it passed markers only.
@@ -85,6 +88,7 @@ class ProgressReporter:
         look = self._look
         self._written_at = look.at
         with connection.transaction():
+            homes.enter(connection)
             for source in sorted(set(placed) & set(look.ends)):
                 self._write_one(connection, look, None, source, placed[source], consumer.position(source))
             for (group, source), position in sorted(look.positions.items()):

@@ -19,12 +19,14 @@ from stepwell.events.codec import Codec
 from stepwell.exceptions import (
     DatabaseUnavailableError,
     EventError,
+    GenerationMovedError,
     LogError,
     LogUnavailableError,
     SinkFencedError,
 )
 from stepwell.projections import migrate, queries
 from stepwell.projections.database import Connection, Deadline, connect, named_errors
+from stepwell.projections.generations import Homes, read_homes
 from stepwell.projections.progress import ProgressReporter
 from stepwell.projections.rows import PROJECTED_TOPICS, project
 from stepwell.projections.writer import BatchWriter, Item, unreadable
@@ -58,6 +60,9 @@ class Projector:
             whose server may have vanished without a word, after twice that.
         locate: gives the URL anew before each connection, and sees to it that the server runs where that is its task;
             may raise `DatabaseUnavailableError`. None: the URL stays.
+        sink: names the position rows; None: the group. A generation that is being built is filled by a group of its
+            own, and has the positions of those who go on with it.
+        homes: tells at each connection where the tables are that it writes; default: those in force.
     """
 
     def __init__(
@@ -73,23 +78,28 @@ class Projector:
         batch_records: int = _BATCH_RECORDS,
         statement_timeout_s: float = 30.0,
         locate: Callable[[], str] | None = None,
+        sink: str | None = None,
+        homes: Callable[[Connection], Homes] = read_homes,
     ) -> None:
         self._message_log = log
         self._url = database_url
         self._locate = locate
         self._codec = codec
         self._group = group
+        self._sink = sink or group
+        self._read_homes = homes
         self._name = f"{group}-{slot}"
         self._topics = tuple(topics)
         self._batch_records = batch_records
         self._statement_timeout_s = statement_timeout_s
         self._queries = queries.load("projector")
-        self._progress = ProgressReporter(log, group, self._topics, watch or {})
+        self._progress = ProgressReporter(log, self._sink, self._topics, watch or {})
         self._owned: set[TopicPartition] = set()
         # The database's position of those that are read from there. Owned partitions that are not in it must be sought
         # to the database's position before anything of them is written.
         self._placed: dict[TopicPartition, int] = {}
         self._connection: Connection | None = None
+        self._homes: Homes | None = None
         self._writer: BatchWriter | None = None
         self._deadline: Deadline | None = None
         self._away_since: float | None = None
@@ -186,7 +196,7 @@ class Projector:
             try:
                 rows = project(self._codec, batch, index)
             except EventError as error:
-                rows = unreadable(batch, index, error, self._group)
+                rows = unreadable(batch, index, error, self._sink)
                 given_up += [(index, error.reason)] if rows else []
             if rows:
                 items.append(Item(index, rows))
@@ -244,20 +254,23 @@ class Projector:
 
     def _positions(self, consumer: Consumer, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         assert self._connection is not None
-        known = self._read_positions(self._connection)
-        new = [source for source in sources if source not in known]
-        for source in new:
-            marks = consumer.watermarks(source)
-            self._connection.execute(
-                self._queries["first_position"],
-                {"sink": self._group, **source._asdict(), "low": marks.low, "log_end": marks.high},
-            )
-        if new:
+        assert self._homes is not None
+        with self._connection.transaction():
+            self._homes.enter(self._connection)
             known = self._read_positions(self._connection)
+            new = [source for source in sources if source not in known]
+            for source in new:
+                marks = consumer.watermarks(source)
+                self._connection.execute(
+                    self._queries["first_position"],
+                    {"sink": self._sink, **source._asdict(), "low": marks.low, "log_end": marks.high},
+                )
+            if new:
+                known = self._read_positions(self._connection)
         return {source: known[source] for source in sources}
 
     def _read_positions(self, connection: Connection) -> dict[TopicPartition, int]:
-        rows = connection.execute(self._queries["positions"], {"sink": self._group})
+        rows = connection.execute(self._queries["positions"], {"sink": self._sink})
         return {TopicPartition(topic, partition): position for topic, partition, position in rows}
 
     # --- the database comes and goes ---
@@ -275,14 +288,15 @@ class Projector:
                 assert self._deadline is not None
                 with named_errors(self._url), self._deadline.on(connection):
                     migrate.require_current(self._url, connection)
+                    homes = self._read_homes(connection)
             except BaseException:
                 connection.close()
                 raise
         except DatabaseUnavailableError as error:
             self._database_away(consumer, error)
             return
-        self._connection = connection
-        self._writer = BatchWriter(connection, self._group)
+        self._connection, self._homes = connection, homes
+        self._writer = BatchWriter(connection, self._sink, homes)
         self._retry_s = _RETRY_MIN_S
         if self._away_since is not None:
             _log.info("database is back", projector=self._name, away_s=round(time.monotonic() - self._away_since, 1))
@@ -290,7 +304,9 @@ class Projector:
 
     def _database_away(self, consumer: Consumer, error: DatabaseUnavailableError, *, pause: bool = True) -> None:
         """Say so once, hold the partitions (the membership lives on through `poll`), and try again later."""
-        if self._away_since is None:
+        if isinstance(error, GenerationMovedError):
+            _log.info("the tables have moved, following them", projector=self._name, reason=str(error))
+        elif self._away_since is None:
             self._away_since = time.monotonic()
             _log.warning("database is away, waiting", projector=self._name, reason=str(error))
         self._drop_connection()
@@ -313,11 +329,13 @@ class Projector:
             _log.warning("log is away, waiting", projector=self._name, reason=str(error))
 
     def _report_progress(self, consumer: Consumer) -> None:
-        if self._connection is None or self._deadline is None or not self._placed or not self._progress.due():
+        if self._connection is None or self._homes is None or self._deadline is None:
+            return
+        if not self._placed or not self._progress.due():
             return
         try:
             with named_errors(self._url), self._deadline.on(self._connection):
-                self._progress.write(self._connection, consumer, self._placed)
+                self._progress.write(self._connection, self._homes, consumer, self._placed)
         except DatabaseUnavailableError as error:
             self._database_away(consumer, error)
 

@@ -20,6 +20,7 @@ from stepwell.exceptions import EventError, SinkFencedError
 from stepwell.projections import queries
 from stepwell.projections.copy_format import TYPE_NAMES, encode_rows
 from stepwell.projections.database import Connection
+from stepwell.projections.generations import Homes
 from stepwell.projections.rows import Source, rows_of
 from stepwell.projections.tables import KINDS, Kind, Row, Values, reduce_rows
 
@@ -66,11 +67,13 @@ class BatchWriter:
         connection: in autocommit mode; staging tables are made in its session on first use.
         sink: name of the projector in ``sink_offsets``, and in its dead letters: one name for all that share the
             work, so that the rows can be made again.
+        homes: where the tables live.
     """
 
-    def __init__(self, connection: Connection, sink: str) -> None:
+    def __init__(self, connection: Connection, sink: str, homes: Homes) -> None:
         self._connection = connection
         self._sink = sink
+        self._homes = homes
         self._queries = queries.load("projector")
         self._staged: set[str] = set()
 
@@ -79,11 +82,13 @@ class BatchWriter:
 
         Raises:
             SinkFencedError: the position is not at the batch's start: another projector moved it. Nothing is written.
+            GenerationMovedError: the tables live elsewhere now. Nothing is written.
             psycopg.Error: the database is away, or refuses something that is no row's fault. Nothing is written, unless
                 the connection broke during COMMIT: read the position before going on.
         """
         try:
             with self._connection.transaction():
+                self._homes.enter(self._connection)
                 return self._write(batch, items)
         except BaseException:
             self._staged.clear()  # a staging table made in a transaction that was rolled back is gone
@@ -94,6 +99,7 @@ class BatchWriter:
         known = set(self._staged)
         try:
             with self._connection.transaction(force_rollback=True):
+                self._homes.show(self._connection)
                 self._put(_by_kind([Item(0, rows)]), direct=False)
         except ROW_ERRORS as error:
             return refusal(error)[0]
@@ -140,7 +146,7 @@ class BatchWriter:
             rows = reduce_rows(kind, rows)
             count += len(rows)
             if direct and kind.direct:
-                self._copy(sql.Identifier("stepwell", kind.target), kind, rows)
+                self._copy(sql.Identifier(kind.target), kind, rows)
             else:
                 self._merge(kind, rows)
         return count
@@ -168,7 +174,7 @@ class BatchWriter:
         else:
             self._connection.execute(
                 sql.SQL("INSERT INTO {} ({columns}) SELECT {columns} FROM {} ON CONFLICT DO NOTHING").format(
-                    sql.Identifier("stepwell", kind.target), staging, columns=_columns(kind)
+                    sql.Identifier(kind.target), staging, columns=_columns(kind)
                 )
             )
         self._connection.execute(sql.SQL("DELETE FROM {}").format(staging))

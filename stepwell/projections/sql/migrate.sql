@@ -25,18 +25,27 @@ CREATE SCHEMA IF NOT EXISTS stepwell
 
 -- name: bootstrap_table
 CREATE TABLE IF NOT EXISTS stepwell.schema_migrations (
-    version integer PRIMARY KEY,
+    scope text NOT NULL,
+    version integer NOT NULL,
     name text NOT NULL,
     sha256 text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT now(),
-    applied_by text NOT NULL
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    applied_by text NOT NULL,
+    PRIMARY KEY (scope, name)
 )
+
+-- name: has_scopes
+SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('stepwell.schema_migrations') AND attname = 'scope')
 
 -- name: bootstrap_comments
 DO $$
 BEGIN
-    COMMENT ON SCHEMA stepwell IS 'What Stepwell''s projector makes of the log.';
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'stepwell.schema_migrations'::regclass AND attname = 'scope') THEN
+        RETURN;
+    END IF;
+    COMMENT ON SCHEMA stepwell IS 'What Stepwell''s projector makes of the log: views to query. The tables stand in stepwell_g1, stepwell_g2 ...';
     COMMENT ON TABLE stepwell.schema_migrations IS 'Which migrations this database has.';
+    COMMENT ON COLUMN stepwell.schema_migrations.scope IS 'The schema that it was applied to.';
     COMMENT ON COLUMN stepwell.schema_migrations.version IS 'Number of the migration (count from 1).';
     COMMENT ON COLUMN stepwell.schema_migrations.name IS 'Its file.';
     COMMENT ON COLUMN stepwell.schema_migrations.sha256 IS 'Digest of the file as it was applied (hex).';
@@ -48,11 +57,19 @@ $$
 -- name: exists
 SELECT to_regclass('stepwell.schema_migrations') IS NOT NULL
 
+-- name: has_generations
+SELECT to_regclass('stepwell.generations') IS NOT NULL
+
+-- name: has_generation
+SELECT EXISTS (SELECT FROM stepwell.generations WHERE state = 'active')
+
+-- name: generations
+SELECT name, storage, state FROM stepwell.generations ORDER BY made_at, name
+
 -- name: applied
-SELECT version, name, sha256, applied_at, applied_by FROM stepwell.schema_migrations ORDER BY version
+SELECT scope, version, name, sha256, applied_at, applied_by FROM stepwell.schema_migrations
+ORDER BY applied_at, scope, version, name
 
 -- name: record
-INSERT INTO stepwell.schema_migrations (version, name, sha256, applied_by) VALUES (%s, %s, %s, %s)
-
--- name: ensure_hypertables
-SELECT stepwell.ensure_hypertables()
+INSERT INTO stepwell.schema_migrations (scope, version, name, sha256, applied_by)
+VALUES (%(scope)s, %(version)s, %(name)s, %(sha256)s, %(by)s)

@@ -1,30 +1,30 @@
 -- Queries of the projector. One "-- name:" line opens each entry.
 
 -- name: positions
-SELECT topic, partition, next_offset FROM stepwell.sink_offsets WHERE sink = %(sink)s
+SELECT topic, partition, next_offset FROM sink_offsets WHERE sink = %(sink)s
 
 -- name: first_position
 -- A partition that was never read starts where the log does.
-INSERT INTO stepwell.sink_offsets (sink, topic, partition, next_offset, read_to, log_end)
+INSERT INTO sink_offsets (sink, topic, partition, next_offset, read_to, log_end)
 VALUES (%(sink)s, %(topic)s, %(partition)s, %(low)s, %(low)s, %(log_end)s)
 ON CONFLICT DO NOTHING
 
 -- name: advance
 -- The position moves only from where the batch was read: of two projectors one wins, the other changes no row.
-UPDATE stepwell.sink_offsets
+UPDATE sink_offsets
 SET next_offset = %(end)s, read_to = %(end)s, records = records + %(records)s, log_end = greatest(log_end, %(end)s),
     complete_until = greatest(complete_until, timestamptz 'epoch' + %(logged_at)s::bigint * interval '1 microsecond'),
     seen_at = now()
 WHERE sink = %(sink)s AND topic = %(topic)s AND partition = %(partition)s AND next_offset = %(start)s
 
 -- name: report_own
-UPDATE stepwell.sink_offsets
+UPDATE sink_offsets
 SET log_end = %(log_end)s, read_to = %(read_to)s, seen_at = now(),
     complete_until = greatest(complete_until, timestamptz 'epoch' + %(complete_until)s::bigint * interval '1 microsecond')
 WHERE sink = %(sink)s AND topic = %(topic)s AND partition = %(partition)s AND next_offset = %(next_offset)s
 
 -- name: report_other
-INSERT INTO stepwell.consumer_positions AS p (consumer, topic, partition, next_offset, log_end, complete_until)
+INSERT INTO consumer_positions AS p (consumer, topic, partition, next_offset, log_end, complete_until)
 VALUES (%(consumer)s, %(topic)s, %(partition)s, %(read_to)s, %(log_end)s,
         timestamptz 'epoch' + %(complete_until)s::bigint * interval '1 microsecond')
 ON CONFLICT (consumer, topic, partition) DO UPDATE
@@ -32,7 +32,7 @@ SET next_offset = EXCLUDED.next_offset, log_end = EXCLUDED.log_end, seen_at = no
     complete_until = greatest(p.complete_until, EXCLUDED.complete_until)
 
 -- name: merge_runs
-INSERT INTO stepwell.runs AS r (run_id, requested_by, first_requested_at)
+INSERT INTO runs AS r (run_id, requested_by, first_requested_at)
 SELECT run_id, requested_by, first_requested_at FROM staging_runs ORDER BY run_id
 ON CONFLICT (run_id) DO UPDATE
 SET requested_by = EXCLUDED.requested_by, first_requested_at = EXCLUDED.first_requested_at
@@ -40,7 +40,7 @@ WHERE (r.first_requested_at, r.requested_by COLLATE "C") > (EXCLUDED.first_reque
 
 -- name: merge_attempt_facts
 -- The first request and the first claim in the log stand; which of them is here already depends on nothing else.
-INSERT INTO stepwell.episode_attempts AS a
+INSERT INTO episode_attempts AS a
     (episode_id, attempt, run_id, requested_at, retry_reason, from_checkpoint, claimed_at, host, host_pid)
 SELECT episode_id, attempt, run_id, requested_at, retry_reason, from_checkpoint, claimed_at, host, host_pid
 FROM staging_attempt_facts ORDER BY episode_id, attempt
@@ -54,7 +54,7 @@ ON CONFLICT (episode_id, attempt) DO UPDATE SET
 
 -- name: merge_attempt_status
 -- The snapshot that covers most stands; one of the same events by a newer state machine replaces it.
-INSERT INTO stepwell.episode_attempts AS a
+INSERT INTO episode_attempts AS a
     (episode_id, attempt, run_id, phase, paused, since_at, owes, owes_seq, next_step, last_event_at, outcome, revision,
      sealed, first_offset, last_offset, fold_hash)
 SELECT episode_id, attempt, run_id, phase, paused, since_at, owes, owes_seq, next_step, last_event_at, outcome, revision,

@@ -15,7 +15,6 @@ from stepwell.projections.projector import Projector
 from stepwell.projections.rows import PROJECTED_TOPICS
 from tests.integration.projections.facts import CODEC
 
-KEPT_TABLES = ("schema_migrations", "settings")
 
 
 @pytest.fixture(scope="module", params=["postgres", "timescale"])
@@ -29,12 +28,9 @@ def migrated_url(request: pytest.FixtureRequest) -> str:
 def database(migrated_url: str) -> str:
     """URL of a database with the current schema and nothing in it."""
     with psycopg.connect(migrated_url, autocommit=True) as connection:
-        tables = connection.execute(
-            "SELECT tablename FROM pg_tables WHERE schemaname = 'stepwell' AND tablename <> ALL(%s)",
-            (list(KEPT_TABLES),),
-        ).fetchall()
-        for (table,) in tables:
-            connection.execute(f"TRUNCATE stepwell.{table}")
+        tables = connection.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname ~ '^stepwell_g'")
+        for schema, table in tables.fetchall():
+            connection.execute(f"TRUNCATE {schema}.{table}")
     return migrated_url
 
 

@@ -6,7 +6,7 @@ import pytest
 from stepwell.exceptions import ConfigurationError, DatabaseError, DatabaseUnavailableError
 from stepwell.projections import queries
 from stepwell.projections.database import connect, named_errors
-from stepwell.projections.migrate import packaged
+from stepwell.projections.schema_files import packaged
 from stepwell.projections.tables import KINDS
 
 URL = "postgresql://u:secret@127.0.0.1:1/x"
@@ -56,4 +56,5 @@ def test_every_merge_has_its_query() -> None:
 
 
 def test_packaged_migrations_are_numbered_without_a_hole() -> None:
-    assert [migration.version for migration in packaged()] == list(range(1, len(packaged()) + 1))
+    for files in (packaged().control, packaged().tables):
+        assert sorted({file.version for file in files}) == list(range(1, len({file.version for file in files}) + 1))

@@ -1,16 +1,15 @@
+-- The three questions of operations: what runs, what is stuck, how far behind we are.
 -- What the tables say holds as of a moment. While the projector is down or behind, that moment is long past, and silence
 -- since then is the projector's, not the episode's: the views count up to it and no further.
 
-COMMENT ON COLUMN stepwell.episode_attempts.last_event_at IS 'When it last took something in, as of the snapshot (UTC, log''s clock); a repeated or refused fact and a report of silence do not count.';
-
-CREATE VIEW stepwell.partition_freshness AS
+CREATE OR REPLACE VIEW stepwell.partition_freshness AS
 -- A clock that is ahead says nothing of the future; least() alone would take null for it.
 SELECT topic, partition, CASE WHEN max(complete_until) > now() THEN now() ELSE max(complete_until) END AS as_of,
        max(seen_at) AS seen_at
 FROM stepwell.sink_offsets GROUP BY topic, partition;
 COMMENT ON VIEW stepwell.partition_freshness IS 'Until when each partition of the log is in the tables, and when a projector last reported it.';
 
-CREATE VIEW stepwell.projection_freshness AS
+CREATE OR REPLACE VIEW stepwell.projection_freshness AS
 SELECT as_of, extract(epoch FROM now() - as_of)::double precision AS age_s, seen_at,
        CASE WHEN seen_at IS NULL OR now() - seen_at > patience THEN 'silent'
             WHEN as_of IS NULL OR now() - as_of > patience THEN 'behind' ELSE 'current' END AS state
@@ -60,3 +59,21 @@ SELECT r.run_id, r.episode_id, r.attempt, r.policy, r.task, r.scene, r.host, r.p
 FROM stepwell.running_now r
 WHERE r.idle_s > (SELECT value FROM stepwell.settings WHERE name = 'stuck_after_s');
 COMMENT ON VIEW stepwell.stuck_episodes IS 'What is stuck, as of the moment as_of: on whom (sim, agent or host), since when and for how long (s).';
+
+CREATE OR REPLACE VIEW stepwell.pipeline_lag AS
+SELECT consumer, topic, partition, next_offset, log_end, behind_events,
+       CASE WHEN behind_events = 0 AND NOT silent THEN 0
+            ELSE extract(epoch FROM now() - complete_until)::double precision END AS behind_s,
+       CASE WHEN silent THEN 'silent' WHEN behind_events = 0 THEN 'caught up' ELSE 'behind' END AS state,
+       complete_until, seen_at
+FROM (
+    SELECT *, greatest(log_end - read_to, 0) AS behind_events,
+           now() - seen_at > make_interval(secs => (SELECT value FROM stepwell.settings WHERE name = 'silent_after_s')) AS silent
+    FROM (
+        SELECT sink AS consumer, topic, partition, next_offset, greatest(next_offset, read_to) AS read_to, log_end, complete_until, seen_at FROM stepwell.sink_offsets
+        UNION ALL
+        SELECT consumer, topic, partition, next_offset, next_offset AS read_to, log_end, complete_until, seen_at
+        FROM stepwell.consumer_positions
+    ) AS positions
+) AS judged;
+COMMENT ON VIEW stepwell.pipeline_lag IS 'How far behind each consumer is, in events (on Kafka an upper bound: markers count) and in seconds; silent: nobody reports, so it may be more.';

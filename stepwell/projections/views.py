@@ -1,0 +1,109 @@
+"""The public views: one a table, which shows it where it lives, and those that answer questions.
+
+Views are no state: they are made anew, all in one transaction, whenever a file of them or a table's home has changed.
+They are replaced in place where that can be done, so that views which somebody else has built on them stay; where
+columns went or changed their types, they are dropped and made, and a view of somebody else's stands in the way of that.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+import psycopg
+from psycopg import sql
+
+from stepwell.exceptions import MigrationError
+from stepwell.projections import queries
+from stepwell.projections.database import Connection
+from stepwell.projections.generations import read_homes
+from stepwell.projections.schema_files import SchemaFile
+
+__all__ = ["make_views"]
+
+_VIEW = re.compile(r"^CREATE OR REPLACE VIEW stepwell\.(\w+)", re.MULTILINE)
+
+
+def make_views(connection: Connection, files: Sequence[SchemaFile]) -> bool:
+    """Bring all views up to date, within a transaction of the caller's; whether there was something to do.
+
+    Raises:
+        MigrationError: a view of somebody else's depends on one of ours that must be dropped.
+    """
+    # Files use qualified names only, whatever the transaction did before.
+    connection.execute("SELECT set_config('search_path', 'pg_catalog', true)")
+    storage = read_homes(connection).storage
+    statements = [*_tables(connection), *(file.sql for file in files if file.fits(storage))]
+    digest = hashlib.sha256("\0".join(statements).encode()).hexdigest()
+    queries_ = queries.load("views")
+    if connection.execute(queries_["made"]).fetchone() == (digest,):
+        return False
+    wanted = {name for statement in statements for name in _VIEW.findall(statement)}
+    try:
+        with connection.transaction():
+            _drop(connection, [name for name in _there(connection) if name not in wanted])
+            for statement in statements:
+                connection.execute(statement)
+    except (psycopg.errors.InvalidTableDefinition, psycopg.errors.DependentObjectsStillExist):
+        _make_anew(connection, statements)
+    connection.execute(queries_["note"], {"sha256": digest})
+    return True
+
+
+def _make_anew(connection: Connection, statements: Sequence[str]) -> None:
+    try:
+        _drop(connection, _there(connection))
+    except psycopg.errors.DependentObjectsStillExist as error:
+        raise MigrationError(
+            f"A view of Stepwell's must change, and something else is built on it: {error.diag.message_detail}. Drop "
+            "that, run the command again, and make it again."
+        ) from error
+    for statement in statements:
+        connection.execute(statement)
+
+
+def _there(connection: Connection) -> list[str]:
+    return [name for (name,) in connection.execute(queries.load("views")["there"])]
+
+
+def _drop(connection: Connection, names: Sequence[str]) -> None:
+    if names:
+        listed = sql.SQL(", ").join(sql.Identifier("stepwell", name) for name in names)
+        connection.execute(sql.SQL("DROP VIEW {}").format(listed))
+
+
+def _tables(connection: Connection) -> list[str]:
+    """For each table the view of its name, with the table's own words about it."""
+    queries_ = queries.load("generations")
+    homes: dict[str, str] = dict(connection.execute(queries_["homes_of_relations"]).fetchall())
+    statements = []
+    for schema in sorted(set(homes.values())):
+        for name, columns, notes, note in connection.execute(queries_["relations"], {"schema": schema}):
+            if homes.get(name) == schema:
+                statements.append(_table(connection, schema, name, columns, notes, note))
+    return statements
+
+
+def _table(
+    connection: Connection,
+    schema: str,
+    name: str,
+    columns: Sequence[str],
+    notes: Sequence[str | None],
+    note: str | None,
+) -> str:
+    view = sql.Identifier("stepwell", name)
+    listed = sql.SQL(", ").join(map(sql.Identifier, columns))
+    # In two pieces, so that it reads like the files: the pattern above looks for the first words.
+    parts = [
+        sql.SQL("CREATE OR REPLACE VIEW stepwell.{} AS SELECT {} FROM {}").format(
+            sql.SQL(name), listed, sql.Identifier(schema, name)
+        )
+    ]
+    if note is not None:
+        parts.append(sql.SQL("COMMENT ON VIEW {} IS {}").format(view, note))
+    parts += [
+        sql.SQL("COMMENT ON COLUMN {}.{} IS {}").format(view, sql.Identifier(column), text)
+        for column, text in zip(columns, notes, strict=True)
+        if text is not None
+    ]
+    return sql.SQL(";\n").join(parts).as_string(connection)
