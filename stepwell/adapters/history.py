@@ -10,9 +10,9 @@ from stepwell.engine.fold import apply, content_digest
 from stepwell.engine.ports import MessageLog, RecordBatch
 from stepwell.engine.state import AttemptState, EpisodeState, Position
 from stepwell.engine.steps.in_force import activation_key, is_activation, step_rules_of
-from stepwell.events.codec import SCHEMA_HEADER, Codec
+from stepwell.events.codec import Codec
 from stepwell.events.guards import check_time
-from stepwell.events.model import Event, Headers
+from stepwell.events.model import Event
 from stepwell.events.topics import EPISODE_EVENTS
 from stepwell.exceptions import EventError
 
@@ -70,17 +70,11 @@ def events_in(
             continue
         if event.episode_id.encode() == key:
             rules = in_force.get(partition, "")
-            yield event, Position(partition, offset, timestamp, _fingerprint(headers), content_digest(value), rules)
+            schema = codec.fingerprint_of(value, headers)
+            yield event, Position(partition, offset, timestamp, schema, content_digest(value), rules)
 
 
 def latest_attempt(state: EpisodeState) -> AttemptState | None:
     """The attempt with the highest number of which the log holds events."""
     attempts = [attempt for attempt in state.attempts.values() if isinstance(attempt, AttemptState)]
     return max(attempts, key=lambda attempt: attempt.attempt, default=None)
-
-
-def _fingerprint(headers: Headers) -> str:
-    for name, value in headers:
-        if name == SCHEMA_HEADER and value is not None:
-            return value.decode("ascii", "replace")
-    return ""

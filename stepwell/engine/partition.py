@@ -22,9 +22,8 @@ from stepwell.engine.state import AttemptState, EpisodeState, Position, SealedAt
 from stepwell.engine.steps.in_force import RulesInForce, is_activation, step_rules_of
 from stepwell.engine.timers import Timeouts, due_facts, seal_if_complete
 from stepwell.engine.verdict import announcement, mark_announced, mark_published, pending_verdict
-from stepwell.events.codec import PREFIX_BYTES, SCHEMA_HEADER
 from stepwell.events.guards import check_time
-from stepwell.events.model import Event, Headers, PositionSaved
+from stepwell.events.model import Event, PositionSaved
 from stepwell.exceptions import DecodeError, EncodeError, EventError
 
 Notice = Callable[[int, Iterable[Finding] | EventError], None]
@@ -84,7 +83,6 @@ class EpisodePartition(Processor):
         self._worker_id = worker_id
         self._fetch = fetch
         self._suspects: Suspects[bytes] = Suspects() if suspects is None else suspects
-        self._fingerprints: dict[bytes, str] = {}
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
@@ -144,7 +142,7 @@ class EpisodePartition(Processor):
         """
         touched: dict[bytes, int] = {}
         decode, episodes, partition, careful = self._codec.decode_event, self.episodes, self._partition, self._suspects
-        new_position, rules = tuple.__new__, self.rules
+        new_position, rules, schema_of = tuple.__new__, self.rules, self._codec.fingerprint_of
         for index, (offset, timestamp, key, value, headers) in enumerate(
             zip(batch.offsets, batch.timestamps, batch.keys, batch.values, batch.headers, strict=True)
         ):
@@ -161,7 +159,7 @@ class EpisodePartition(Processor):
                 notice(index, error)
                 continue
             assert value is not None
-            fingerprint = self._fingerprints.get(value[:PREFIX_BYTES]) or self._learn_fingerprint(value, headers)
+            fingerprint = schema_of(value, headers)
             if skip_held and _holds(state, event.attempt, offset):
                 continue
             if key not in touched:
@@ -229,13 +227,6 @@ class EpisodePartition(Processor):
         """Forget an episode of which nothing is left but what the markers hold."""
         if not self._live(key):
             del self.episodes[key]
-
-    def _learn_fingerprint(self, value: bytes, headers: Headers) -> str:
-        """The decoder has checked that prefix and fingerprint belong together."""
-        found = next((content for name, content in headers if name == SCHEMA_HEADER), None)
-        assert found is not None
-        fingerprint = self._fingerprints[value[:PREFIX_BYTES]] = found.decode()
-        return fingerprint
 
     # --- what follows from a batch ------------------------------------------------------------------------------------
 

@@ -28,6 +28,9 @@ class EventCodec(Protocol):
     def decode_event(self, value: bytes | None, headers: Headers) -> Event:
         """As `decode`, for topics that hold events only."""
 
+    def fingerprint_of(self, value: bytes, headers: Headers) -> str:
+        """The fingerprint of the schema that a record was written with, once it was decoded."""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic."""

@@ -3,10 +3,11 @@
 The value is 0x00, the schema's id (4 bytes, big-endian), then Avro. The headers follow CloudEvents' Kafka binding in
 binary mode, with ``traceparent`` for events, and ``stepwell-schema``: the fingerprint of the writer's schema.
 
-The fingerprint is required. Ids are small numbers that a schema registry may have given to something else, and bytes
-read with a wrong schema can decode to something without any error; so id and fingerprint must name the same schema
-before a byte of the body is read. Of the other headers, ``ce_type`` must agree with that schema where it is given;
-the rest are for others, and never read: the body is the truth.
+The fingerprint says which schema the body was written with. The id is for other clients: the packaged schemas and
+every registry count from 1, so the same number names different schemas in one log, and bytes read with a wrong schema
+can decode to something without any error. A record without the header, as Confluent's own serializers write it, can be
+read only where a registry is set whose id it carries (`stepwell.adapters.registry`). Of the other headers, ``ce_type``
+must agree with the schema where it is given; the rest are for others, and never read: the body is the truth.
 """
 
 import struct
@@ -28,7 +29,7 @@ from stepwell.events.ids import event_id_text
 from stepwell.events.model import Event, Headers, LogRecord
 from stepwell.events.schemas import SchemaSource, SchemaVersion, packaged_schemas
 from stepwell.events.upcasters import upcast
-from stepwell.exceptions import DecodeError, EncodeError, EventError, UnknownSchemaError
+from stepwell.exceptions import DecodeError, EncodeError, EventError, StepwellError, UnknownSchemaError
 
 MAGIC = 0
 PREFIX_BYTES = 5
@@ -45,7 +46,6 @@ class _ReadPlan:
     """How records of one schema version are read."""
 
     version: SchemaVersion
-    fingerprint: bytes
     type: bytes
     read: Reader
     max_bytes: int
@@ -71,7 +71,8 @@ class Codec:
 
     def __init__(self, schemas: SchemaSource | None = None) -> None:
         self._schemas = schemas or packaged_schemas()
-        self._readers: dict[bytes, _ReadPlan] = {}
+        self._readers: dict[bytes, _ReadPlan] = {}  # by fingerprint
+        self._ids: dict[bytes, _ReadPlan] = {}  # by the frame's first bytes, for records without a fingerprint
         self._writers: dict[type, _WritePlan] = {}
 
     def encode(self, record: LogRecord) -> tuple[bytes, Headers]:
@@ -101,13 +102,14 @@ class Codec:
         """The record behind a value and its headers.
 
         Raises:
-            UnknownSchemaError: no schema is known for it, or id and fingerprint disagree.
+            UnknownSchemaError: no schema is known for it.
             DecodeError: the bytes hold no record of that schema, or it breaks a guard. ``reason`` says which kind;
                 ``unexpected``: reading it failed by a defect of ours.
+            SchemaRegistryUnavailableError: it has no fingerprint, and the registry that knows its id is away.
         """
         try:
             plan = self._read_plan(value, headers)
-        except (EventError, MemoryError):
+        except (StepwellError, MemoryError):
             raise
         except Exception as error:
             raise _unexpected("its schema", error) from error
@@ -146,43 +148,52 @@ class Codec:
             raise DecodeError(f"{record.TYPE} is no event; it does not belong on this topic", reason="not-an-event")
         return record
 
+    def fingerprint_of(self, value: bytes, headers: Headers) -> str:
+        """The fingerprint of the schema that a record was written with, for a record that `decode` has read."""
+        return self._plan_of(value, headers)[0].version.fingerprint
+
     def _read_plan(self, value: bytes | None, headers: Headers) -> _ReadPlan:
         """Check frame and headers, and find out how to read the body."""
         if value is None:
             raise DecodeError("the record has no value", reason="no-value")
         if len(value) < PREFIX_BYTES:
             raise DecodeError(f"{len(value)} bytes are no record: the shortest has {PREFIX_BYTES}", reason="truncated")
-        prefix = value[:PREFIX_BYTES]
-        plan = self._readers.get(prefix) or self._new_read_plan(prefix)
-        seen, claimed = False, plan.type
-        for name, content in headers:
-            if name == SCHEMA_HEADER:
-                seen = True
-                if content != plan.fingerprint:
-                    raise UnknownSchemaError(
-                        f"schema id {plan.version.id} is {plan.version.entry.type} version {plan.version.version} "
-                        f"here, with fingerprint {plan.version.fingerprint}, but the record says {_shown(content)}: "
-                        "its id comes from elsewhere",
-                        reason="fingerprint-mismatch",
-                    )
-            elif name == "ce_type":
-                claimed = content or b""
-        if not seen:
-            raise UnknownSchemaError(
-                f"header {SCHEMA_HEADER} is missing: an id alone does not say which schema the bytes were written with",
-                reason="no-fingerprint",
-            )
-        if claimed != plan.type:
+        if value[0] != MAGIC:
+            raise DecodeError(f"the first byte is 0x{value[0]:02x}, not 0x00 (Confluent wire format)", reason="magic")
+        plan, claimed = self._plan_of(value, headers)
+        if claimed is not None and claimed != plan.type:
             raise DecodeError(
                 f"header ce_type says {_shown(claimed)}, but the schema is that of {plan.version.entry.type}",
                 reason="type-mismatch",
             )
         return plan
 
-    def _new_read_plan(self, prefix: bytes) -> _ReadPlan:
-        if prefix[0] != MAGIC:
-            raise DecodeError(f"the first byte is 0x{prefix[0]:02x}, not 0x00 (Confluent wire format)", reason="magic")
-        version = self._schemas.by_id(int.from_bytes(prefix[1:], "big"))
+    def _plan_of(self, value: bytes, headers: Headers) -> tuple[_ReadPlan, bytes | None]:
+        """How to read the body, and the type that the headers claim."""
+        plan = claimed = fingerprint = None
+        for name, content in headers:
+            if name == SCHEMA_HEADER:
+                if plan is not None and content != fingerprint:
+                    raise UnknownSchemaError(
+                        f"two headers {SCHEMA_HEADER} name two schemas, {_shown(fingerprint)} and {_shown(content)}",
+                        reason="fingerprint-mismatch",
+                    )
+                fingerprint = content or b""
+                plan = self._readers.get(fingerprint) or self._new_read_plan(fingerprint)
+            elif name == "ce_type":
+                claimed = content or b""
+        return plan or self._plan_by_id(value[:PREFIX_BYTES]), claimed
+
+    def _plan_by_id(self, prefix: bytes) -> _ReadPlan:
+        """For a record without a fingerprint: by the id that a registry gave."""
+        plan = self._ids.get(prefix)
+        if plan is None:
+            fingerprint = self._schemas.by_registry_id(int.from_bytes(prefix[1:], "big")).fingerprint.encode()
+            plan = self._ids[prefix] = self._readers.get(fingerprint) or self._new_read_plan(fingerprint)
+        return plan
+
+    def _new_read_plan(self, fingerprint: bytes) -> _ReadPlan:
+        version = self._schemas.by_fingerprint(fingerprint.decode("ascii", "backslashreplace"))
         entry = version.entry
         makers: dict[str, Any] = dict.fromkeys(record_names(version.schema), dict)
         finish = None
@@ -197,13 +208,12 @@ class Codec:
 
         plan = _ReadPlan(
             version=version,
-            fingerprint=version.fingerprint.encode(),
             type=entry.type.encode(),
             read=compile_reader(version.schema, makers, _constants(entry)),
             max_bytes=MAX_EVENT_BYTES if entry.is_event else MAX_RECORD_BYTES,
             finish=finish,
         )
-        self._readers[prefix] = plan
+        self._readers[fingerprint] = plan
         return plan
 
     def _write_plan(self, record: LogRecord) -> _WritePlan:
@@ -265,7 +275,9 @@ def _identity(
     | model.SnapshotTaken
     | model.PolicySnapshot
     | model.PositionSaved
-    | model.TelemetrySampled,
+    | model.TelemetrySampled
+    | model.SpansEnded
+    | model.WorkerReported,
 ) -> tuple[str, str]:
     """What identifies a record without a head, and who made it."""
     match record:
@@ -278,8 +290,10 @@ def _identity(
             return f"{record.policy}/{record.last_offset}", "worker"
         case model.PositionSaved():
             return f"{record.topic}/{record.partition}/{record.committed_offset}", "worker"
-        case model.TelemetrySampled():
+        case model.TelemetrySampled() | model.SpansEnded():
             return f"{record.worker_id}/{record.sampled_at}/{record.sample_seq}", record.worker_id
+        case model.WorkerReported():
+            return f"{record.worker_id}/{record.started_at}/{record.report_seq}", record.worker_id
 
 
 def quoted(text: str, keep: str = "") -> str:

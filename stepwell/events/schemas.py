@@ -52,8 +52,14 @@ class SchemaVersion:
 class SchemaSource(Protocol):
     """Where schemas come from."""
 
-    def by_id(self, schema_id: int) -> SchemaVersion:
-        """The version behind an id of the wire format. Raises `UnknownSchemaError`."""
+    def by_fingerprint(self, fingerprint: str) -> SchemaVersion:
+        """The version with this fingerprint. Raises `UnknownSchemaError`."""
+
+    def by_registry_id(self, schema_id: int) -> SchemaVersion:
+        """The version behind an id of the wire format, for a record that has nothing else to tell it by.
+
+        Raises `UnknownSchemaError`, also where ids mean nothing because no registry is set.
+        """
 
     def current(self, type_name: str) -> SchemaVersion:
         """The version in which records of a type are written. Raises `UnknownSchemaError`."""
@@ -64,19 +70,27 @@ class PackagedSchemas:
 
     def __init__(self, versions: tuple[SchemaVersion, ...]) -> None:
         self.versions = versions
-        self._by_id = {version.id: version for version in versions}
+        self._by_fingerprint = {version.fingerprint: version for version in versions}
         self._current = {version.entry.type: version for version in versions if version.latest}
 
-    def by_id(self, schema_id: int) -> SchemaVersion:
-        """See `SchemaSource.by_id`."""
-        found = self._by_id.get(schema_id)
+    def by_fingerprint(self, fingerprint: str) -> SchemaVersion:
+        """See `SchemaSource.by_fingerprint`."""
+        found = self._by_fingerprint.get(fingerprint)
         if found is None:
             raise UnknownSchemaError(
-                f"schema id {schema_id} is none of the {len(self.versions)} packaged ones; "
-                "was the record written with a registry's ids, or by a newer Stepwell?",
-                reason="unknown-schema-id",
+                f"fingerprint {fingerprint[:40]!r} is that of none of the {len(self.versions)} packaged schemas; "
+                "was the record written by a newer Stepwell?",
+                reason="unknown-fingerprint",
             )
         return found
+
+    def by_registry_id(self, schema_id: int) -> SchemaVersion:
+        """See `SchemaSource.by_registry_id`: ids of packaged schemas are never taken alone."""
+        raise UnknownSchemaError(
+            f"the record has no header stepwell-schema, and its schema id {schema_id} alone does not say which schema it "
+            "was written with: no schema registry is set (STEPWELL_SCHEMA_REGISTRY)",
+            reason="no-fingerprint",
+        )
 
     def current(self, type_name: str) -> SchemaVersion:
         """See `SchemaSource.current`."""

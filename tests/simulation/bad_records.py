@@ -8,10 +8,12 @@ import msgspec
 
 from stepwell.engine.ports import OutgoingRecord
 from stepwell.engine.publish import outgoing
-from stepwell.events.codec import Codec
+from stepwell.events.codec import SCHEMA_HEADER, Codec
 from stepwell.events.model import StepDone
+from stepwell.events.schemas import packaged_schemas
 
 CODEC = Codec()
+ANOTHER = packaged_schemas().current("sim::ready")
 NAN = struct.pack("<d", float("nan"))
 
 
@@ -51,11 +53,17 @@ def bad_records(step: StepDone) -> Iterator[Bad]:
     yield changed("trailing bytes", value + b"\0\0", "trailing-bytes")
     yield changed("frame not stripped", b"\0\0\0\0\7" + value, "")  # whatever it happens to read like
     yield changed("frame lost", value[5:], "magic")
-    yield changed("id of nobody", at(1, b"\x7f\xff\xff\xff", 4), "unknown-schema-id")
-    yield changed("id of another", at(1, b"\0\0\0\6", 4), "fingerprint-mismatch")
+    yield changed("other magic", at(0, b"\1"), "magic")
     yield Bad("no fingerprint", good._replace(headers=()), "no-fingerprint")
-    other = tuple((name, b"0" * 16 if name == "stepwell-schema" else text) for name, text in good.headers)
-    yield Bad("fingerprint of another", good._replace(headers=other), "fingerprint-mismatch")
+    for name, fingerprint, reason in (
+        ("fingerprint of nobody", b"0" * 16, "unknown-fingerprint"),
+        ("fingerprint of another", ANOTHER.fingerprint.encode(), "type-mismatch"),
+    ):
+        headers = tuple((key, fingerprint if key == SCHEMA_HEADER else text) for key, text in good.headers)
+        yield Bad(name, good._replace(headers=headers), reason)
+    yield Bad(
+        "two fingerprints", good._replace(headers=(*good.headers, (SCHEMA_HEADER, b"0" * 16))), "fingerprint-mismatch"
+    )
     yield changed("union index -1", at(differing(reward=None), b"\1"), "union-index")
     yield changed("enum index -1", at(differing(origin="import"), b"\1"), "enum-index")
     yield changed("boolean of 7", at(differing(terminated=not step.terminated), b"\7"), "boolean")

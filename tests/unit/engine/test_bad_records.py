@@ -76,23 +76,32 @@ def test_a_record_cut_at_every_byte(log: LocalLog) -> None:
     [
         (lambda value: value + b"\0", "trailing-bytes"),
         (lambda value: value[5:], "magic"),
-        (lambda value: b"\0\x7f\xff\xff\xff" + value[5:], "unknown-schema-id"),
+        (lambda value: b"\1\0\0\0\7" + value[5:], "magic"),
         (lambda value: value[:5] + b"\x20" * 16 + b"\xff" * 40, None),
         (lambda value: value[:5] + bytes(16) + b"\x80\xa8\xd6\xb9\x07" * 3, None),
     ],
-    ids=["trailing", "no header", "unknown id", "long varint", "huge length"],
+    ids=["trailing", "no header", "other magic", "long varint", "huge length"],
 )
 def test_frames_and_numbers_that_lie(log: LocalLog, change: Any, reason: str | None) -> None:
-    """Trailing bytes, a missing header, a foreign schema id, endless varints, absurd lengths."""
+    """Trailing bytes, a missing header, another format, endless varints, absurd lengths."""
     (letter,) = with_bad(log, [change(step_value())])
     assert letter.kind == "unreadable"
     assert reason in {None, letter.reason}
 
 
 def test_another_schemas_fingerprint(log: LocalLog) -> None:
-    """An id that means something else where the record was written."""
+    """A schema that nobody here knows."""
     (letter,) = with_bad(log, [step_value()], (("stepwell-schema", b"0" * 16),))
-    assert letter.reason == "fingerprint-mismatch"
+    assert letter.reason == "unknown-fingerprint"
+
+
+def test_an_id_that_comes_from_elsewhere_costs_nothing(log: LocalLog) -> None:
+    """The fingerprint says which schema it is: ids of packaged schemas and of registries collide."""
+    events = Facts("ep-1").whole()
+    good = outgoing(CODEC, events[5])
+    assert good.value is not None
+    send(log, *events[:5], good._replace(value=b"\0\0\0\0\6" + good.value[5:]), *events[6:])
+    assert work(log) == []
 
 
 @pytest.mark.parametrize("byte", [0x00, 0x01, 0x07, 0x7F, 0x80, 0xFF])

@@ -99,14 +99,30 @@ def test_quoted_is_a_uri_part() -> None:
 # --- headers are checked before the body --------------------------------------------------------------------------
 
 
-def test_fingerprint_of_another_schema_is_refused() -> None:
+def test_a_fingerprint_that_nobody_knows_is_refused() -> None:
+    value, headers = CODEC.encode(STEP)
+    with pytest.raises(UnknownSchemaError, match="none of the .* packaged schemas") as caught:
+        CODEC.decode(value, other(headers, stepwell_schema=b"0123456789abcdef"))
+    assert caught.value.reason == "unknown-fingerprint"
+    with pytest.raises(UnknownSchemaError):
+        CODEC.decode(value, (("stepwell-schema", None),))
+
+
+def test_fingerprint_of_another_type_is_refused() -> None:
     value, headers = CODEC.encode(STEP)
     foreign = packaged_schemas().current("sim::ready").fingerprint.encode()
-    with pytest.raises(UnknownSchemaError, match="comes from elsewhere") as caught:
+    with pytest.raises(DecodeError, match="ce_type says 'sim::step_done'") as caught:
         CODEC.decode(value, other(headers, stepwell_schema=foreign))
-    assert caught.value.reason == "fingerprint-mismatch"
-    with pytest.raises(UnknownSchemaError, match="says nothing"):
-        CODEC.decode(value, (("stepwell-schema", None),))
+    assert caught.value.reason == "type-mismatch"
+
+
+@pytest.mark.parametrize("schema_id", [0, 6, 7, 4_000_000_000])
+def test_the_fingerprint_decides_and_not_the_id(schema_id: int) -> None:
+    """Packaged ids and a registry's collide: 6 is another schema here, 0 and four thousand million are none."""
+    value, headers = CODEC.encode(STEP)
+    value = b"\0" + schema_id.to_bytes(4, "big") + value[5:]
+    assert same(CODEC.decode(value, headers), STEP)
+    assert CODEC.fingerprint_of(value, headers) == packaged_schemas().current("sim::step_done").fingerprint
 
 
 def test_missing_fingerprint_is_refused() -> None:
@@ -119,8 +135,11 @@ def test_missing_fingerprint_is_refused() -> None:
 
 def test_second_fingerprint_must_agree_too() -> None:
     value, headers = CODEC.encode(STEP)
-    with pytest.raises(UnknownSchemaError):
-        CODEC.decode(value, (*headers, ("stepwell-schema", b"0000000000000000")))
+    for second in (b"0000000000000000", packaged_schemas().current("sim::ready").fingerprint.encode(), None):
+        with pytest.raises(UnknownSchemaError) as caught:
+            CODEC.decode(value, (*headers, ("stepwell-schema", second)))
+        assert caught.value.reason == "fingerprint-mismatch"
+    assert same(CODEC.decode(value, (*headers, *headers)), STEP)
 
 
 def test_type_header_must_agree_where_given() -> None:
@@ -147,12 +166,6 @@ def test_frame_is_checked() -> None:
         with pytest.raises(DecodeError) as caught:
             CODEC.decode(bad, headers)
         assert caught.value.reason == reason
-    with pytest.raises(UnknownSchemaError) as unknown:
-        CODEC.decode(b"\x00\xff\xff\xff\xff" + value[5:], headers)
-    assert unknown.value.reason == "unknown-schema-id"
-    # The id of another packaged schema contradicts the fingerprint.
-    with pytest.raises(UnknownSchemaError):
-        CODEC.decode(b"\x00\x00\x00\x00\x01" + value[5:], headers)
 
 
 def test_decode_event_takes_events_only() -> None:
@@ -289,8 +302,11 @@ def test_size_is_capped_both_ways() -> None:
 class Registry:
     """The same schemas under a registry's own ids."""
 
-    def by_id(self, schema_id: int) -> SchemaVersion:
-        return packaged_schemas().by_id(schema_id - 40_000)
+    def by_fingerprint(self, fingerprint: str) -> SchemaVersion:
+        return packaged_schemas().by_fingerprint(fingerprint)
+
+    def by_registry_id(self, schema_id: int) -> SchemaVersion:
+        return packaged_schemas().versions[schema_id - 40_001]
 
     def current(self, type_name: str) -> SchemaVersion:
         found = packaged_schemas().current(type_name)
@@ -301,8 +317,20 @@ def test_a_registry_can_take_the_packages_place() -> None:
     value, headers = Codec(Registry()).encode(STEP)
     assert int.from_bytes(value[1:5], "big") == 40_007
     assert same(Codec(Registry()).decode(value, headers), STEP)
-    with pytest.raises(UnknownSchemaError):
-        CODEC.decode(value, headers)
+    assert same(CODEC.decode(value, headers), STEP)
+
+
+def test_a_record_without_fingerprint_is_read_by_the_registrys_id() -> None:
+    codec = Codec(Registry())
+    value, _ = codec.encode(STEP)
+    assert same(codec.decode(value, ()), STEP)
+    assert same(codec.decode(value, (("ce_type", b"sim::step_done"),)), STEP)
+    assert codec.fingerprint_of(value, ()) == packaged_schemas().current("sim::step_done").fingerprint
+    with pytest.raises(DecodeError, match="ce_type"):
+        codec.decode(value, (("ce_type", b"sim::ready"),))
+    with pytest.raises(UnknownSchemaError) as caught:
+        CODEC.decode(value, ())
+    assert caught.value.reason == "no-fingerprint"
 
 
 def test_every_class_has_one_entry() -> None:

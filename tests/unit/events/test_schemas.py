@@ -154,10 +154,13 @@ def test_runtime_copy_has_plain_numbers_for_times() -> None:
     assert [field["name"] for field in plain["fields"]] == [field["name"] for field in schema["fields"]]
 
 
-def test_unknown_ids_and_types_are_named() -> None:
-    with pytest.raises(UnknownSchemaError, match="9999") as by_id:
-        SCHEMAS.by_id(9999)
-    assert by_id.value.reason == "unknown-schema-id"
+def test_unknown_fingerprints_ids_and_types_are_named() -> None:
+    with pytest.raises(UnknownSchemaError, match="0123456789abcdef") as by_fingerprint:
+        SCHEMAS.by_fingerprint("0123456789abcdef")
+    assert by_fingerprint.value.reason == "unknown-fingerprint"
+    with pytest.raises(UnknownSchemaError, match="schema id 7 alone") as by_id:
+        SCHEMAS.by_registry_id(7)
+    assert by_id.value.reason == "no-fingerprint"
     with pytest.raises(UnknownSchemaError, match="sim::nothing") as by_type:
         SCHEMAS.current("sim::nothing")
     assert by_type.value.reason == "unknown-type"

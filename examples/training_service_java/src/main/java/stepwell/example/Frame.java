@@ -38,21 +38,18 @@ final class Frame {
   }
 
   /**
-   * Decodes a value. The id and the fingerprint in the headers must name the same schema: an id alone may be another
-   * registry's, and Avro bytes read with a wrong schema can decode to something without any error.
+   * Decodes a value. The fingerprint in the headers says which schema it was written with: the id may be a registry's,
+   * and Avro bytes read with a wrong schema can decode to something without any error.
    */
   Decoded decode(byte[] value, Headers headers) throws RefusedException {
     if (value == null || value.length < PREFIX_BYTES || value[0] != 0) {
       throw new RefusedException("no frame: a zero byte and four bytes of schema id must come first");
     }
-    int id = ByteBuffer.wrap(value, 1, 4).getInt();
-    Schemas.Version writer = schemas.byId(id);
-    if (writer == null) {
-      throw new RefusedException("schema id " + id + " is not in ids.json; are the schemas older than the service?");
-    }
     String fingerprint = text(headers.lastHeader("stepwell-schema"));
-    if (!writer.fingerprint().equals(fingerprint)) {
-      throw new RefusedException("schema id " + id + " is " + writer.fingerprint() + ", the header says " + fingerprint);
+    Schemas.Version writer = schemas.byFingerprint(fingerprint);
+    if (writer == null) {
+      throw new RefusedException(
+          "the schema " + fingerprint + " is not in ids.json; are the schemas older than the record?");
     }
     GenericDatumReader<GenericRecord> reader =
         new GenericDatumReader<>(writer.schema(), schemas.latest(writer.type()).schema());

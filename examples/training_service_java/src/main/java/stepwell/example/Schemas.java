@@ -13,13 +13,13 @@ import java.util.Map;
 import org.apache.avro.Schema;
 import org.apache.avro.SchemaNormalization;
 
-/** The schemas that Stepwell publishes: every version of every type, by its id on the wire. */
+/** The schemas that Stepwell publishes: every version of every type, by its fingerprint. */
 final class Schemas {
 
   /** One version of one type. The fingerprint is CRC-64-AVRO, little-endian, in hexadecimal. */
   record Version(int id, String type, int version, String fingerprint, Schema schema) {}
 
-  private final Map<Integer, Version> byId = new HashMap<>();
+  private final Map<String, Version> byFingerprint = new HashMap<>();
   private final Map<String, Version> latest = new HashMap<>();
 
   /** Reads {@code ids.json} and the schemas that it names; refuses a schema whose fingerprint is another. */
@@ -40,14 +40,14 @@ final class Schemas {
               entry.get("version").asInt(),
               fingerprint,
               schema);
-      byId.put(version.id(), version);
+      byFingerprint.put(fingerprint, version);
       latest.merge(version.type(), version, (a, b) -> a.version() > b.version() ? a : b);
     }
   }
 
-  /** The version with this id, or null. */
-  Version byId(int id) {
-    return byId.get(id);
+  /** The version with this fingerprint, or null. */
+  Version byFingerprint(String fingerprint) {
+    return byFingerprint.get(fingerprint);
   }
 
   /** The newest version of a type: what we write, and what older ones are read as. */
