@@ -28,7 +28,8 @@ TABLES = (
     "failure_patterns", "retrain_requests", "retrain_closings", "retrain_answers", "retrain_acknowledgements",
     "retrain_mutes", "rule_sets", "expected_verdicts",
 )  # fmt: skip
-OF_NO_RECORD = ("sink_offsets", "consumer_positions", "settings", "schema_migrations")
+OF_NO_RECORD = ("sink_offsets", "consumer_positions")
+GENERATION = "stepwell_g1"
 # What the log does not tell: the database's own clock, and its words for a refusal.
 NOT_COMPARED = {("telling", "recorded_at"), ("refusing", "recorded_at"), ("refusing", "detail")}
 
@@ -61,7 +62,7 @@ def audit(log: MessageLog, database: str, drain: Callable[..., None]) -> Callabl
 
 
 def test_the_tables_here_are_all_that_there_are(query: Query) -> None:
-    there = query("SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'stepwell'::regnamespace")
+    there = query("SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'stepwell_g1'::regnamespace")
     assert {name for (name,) in there} == {*TABLES, *OF_NO_RECORD}
 
 
@@ -144,12 +145,13 @@ class Saved:
         self._name = f"saved_{table}_{place}"
         order = "kind DESC" if table == "dead_letters" else "ctid"  # violation, refused
         self._run(
-            f"CREATE TEMP TABLE {self._name} AS SELECT * FROM stepwell.{table} ORDER BY {order} OFFSET {place} LIMIT 1"
+            f"CREATE TEMP TABLE {self._name} AS SELECT * FROM {GENERATION}.{table}"
+            f" ORDER BY {order} OFFSET {place} LIMIT 1"
         )
         described = self._run(
             "SELECT attname, format_type(atttypid, atttypmod), attnotnull, attnum = ANY(indkey) FROM pg_attribute"
             " JOIN pg_index ON indrelid = attrelid AND indisprimary"
-            " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped", (f"stepwell.{table}",),
+            " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped", (f"{GENERATION}.{table}",),
         ).fetchall()  # fmt: skip
         self.columns = {name: type_ for name, type_, _, _ in described}
         self.keys = [name for name, _, _, key in described if key]
@@ -161,7 +163,7 @@ class Saved:
         name, other = change
         wanted = other.replace(name, f"t.{name}")
         found = self._run(
-            f"UPDATE stepwell.{self.table} AS t SET {name} = ({wanted}) FROM {self._name} AS s"
+            f"UPDATE {GENERATION}.{self.table} AS t SET {name} = ({wanted}) FROM {self._name} AS s"
             f" WHERE to_jsonb(t) = to_jsonb(s) AND t.{name} IS DISTINCT FROM ({wanted}) RETURNING t.ctid::text"
         ).fetchall()
         assert len(found) <= 1
@@ -169,10 +171,10 @@ class Saved:
         return bool(found)
 
     def remove(self) -> None:
-        self._run(f"DELETE FROM stepwell.{self.table} WHERE ctid = '{self._changed}'")
+        self._run(f"DELETE FROM {GENERATION}.{self.table} WHERE ctid = '{self._changed}'")
 
     def insert(self) -> None:
-        self._run(f"INSERT INTO stepwell.{self.table} SELECT * FROM {self._name}")
+        self._run(f"INSERT INTO {GENERATION}.{self.table} SELECT * FROM {self._name}")
 
     def restore(self) -> None:
         self.remove()

@@ -13,6 +13,7 @@ from stepwell.engine.publish import outgoing
 from stepwell.events.topics import EPISODE_EVENTS
 from stepwell.exceptions import LogUnavailableError, SinkFencedError
 from stepwell.projections.database import connect
+from stepwell.projections.generations import read_homes
 from stepwell.projections.projector import Projector
 from stepwell.projections.rows import Source, rows_of
 from stepwell.projections.writer import BatchWriter, Item
@@ -185,8 +186,8 @@ def test_of_two_projectors_on_one_partition_one_wins(database: str, query: Query
     batch = RecordBatch(source, 100, 103, [101], [at], [b"e-1"], [value], [headers])
     items = [Item(0, rows_of(event, Source(EPISODE_EVENTS, 0, 101, at)))]
     with connect(database, application="one") as one, connect(database, application="two") as two:
-        BatchWriter(one, "s").write(batch, items)
-        zombie = BatchWriter(two, "s")
+        BatchWriter(one, "s", read_homes(one)).write(batch, items)
+        zombie = BatchWriter(two, "s", read_homes(two))
         with pytest.raises(SinkFencedError, match=r"is not 100"):
             zombie.write(batch, items)
         successor = RecordBatch(source, 103, 105, [104], [at], [b"e-1"], [value], [headers])
