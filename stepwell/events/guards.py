@@ -412,10 +412,10 @@ def _worker(record: model.WorkerReported) -> None:
             _at_least("reads.partition", each.partition, 0)
             _at_least("reads.position", each.position, 0)
             _at_least("reads.log_end", each.log_end, 0)
-            _duration("reads.events_per_s", each.events_per_s)
-            _duration("reads.arrives_per_s", each.arrives_per_s)
+            _duration("reads.rate", each.rate)
+            _duration("reads.arrival_rate", each.arrival_rate)
             _time_of("reads.progressed_at", each.progressed_at)
-            _time_of("reads.complete_until", each.complete_until)
+            _time_of("reads.complete_until_at", each.complete_until_at)
 
 
 def _hex(name: str, text: str, digits: int) -> None:

@@ -21,6 +21,8 @@ EXIT_FENCED = 3
 pushes the other one out in the first: try a few times, with pauses."""
 EXIT_POSITION_LOST = 4
 """Records that are needed are gone from the log; a person must decide."""
+EXIT_STUCK = 5
+"""It made no progress though there was work, and its watchdog ended it; starting again helps."""
 
 NOT_RESTARTED = frozenset({2, EXIT_POSITION_LOST})
 """Exit codes after which a supervisor leaves a worker alone (2: wrong usage or configuration)."""

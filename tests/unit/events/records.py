@@ -68,8 +68,8 @@ _BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "idle_s": durations,
     "weight": durations,
     "kind": ids,
-    "events_per_s": durations,
-    "arrives_per_s": durations,
+    "rate": durations,
+    "arrival_rate": durations,
     **dict.fromkeys(
         (
             "started_at",
@@ -78,7 +78,7 @@ _BY_NAME: dict[str, st.SearchStrategy[Any]] = {
             "last_progress_at",
             "looked_at",
             "progressed_at",
-            "complete_until",
+            "complete_until_at",
         ),
         st.integers(0, 4_000_000_000_000_000),
     ),
@@ -136,6 +136,8 @@ def _field(cls: type[Any], name: str, hint: Any) -> st.SearchStrategy[Any]:
     if name in _COUNTS + _MORE_COUNTS + _OFFSETS:
         return counts
     # The same name can mean less elsewhere, but what fits there fits here.
+    if (cls, name) == (model.WorkerReported, "version"):
+        return texts
     return _BY_NAME[name] if name in _BY_NAME else _of_type(hint)
 
 
