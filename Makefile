@@ -52,6 +52,7 @@ parts: install $(JAVA_SERVICE)/target/.stamp ## bring the real parts for tests a
 	@$(BIN)/python -m stepwell.adapters.parts.debian install
 	@$(BIN)/python -m stepwell.adapters.parts.kafka install
 	@$(BIN)/python -m stepwell.adapters.parts.timescale install
+	@$(BIN)/python -m stepwell.adapters.parts.grafana_schema install
 
 $(JAVA_SERVICE)/target/.stamp: $(JAVA_SERVICE)/pom.xml
 	@mvn -q -B -f $< package

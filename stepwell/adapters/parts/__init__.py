@@ -20,7 +20,10 @@ from pathlib import Path
 
 from stepwell.exceptions import MissingPartError, StepwellError
 
-__all__ = ["OwnProcess", "exclusive", "free_port", "parts_directory", "require_command", "tail"]
+__all__ = [
+    "OwnProcess", "exclusive", "free_port", "npm_install", "parts_directory", "require_command", "tail",
+    "write_if_changed",
+]  # fmt: skip
 
 
 def parts_directory() -> Path:
@@ -62,6 +65,29 @@ def require_command(name: str, package: str) -> str:
     if path is None:
         raise MissingPartError(f"The command '{name}' is not installed. On Debian or Ubuntu: apt-get install {package}")
     return path
+
+
+def npm_install(folder: Path, what: str) -> None:
+    """Bring what ``package-lock.json`` in ``folder`` locks into its ``node_modules/``.
+
+    Raises:
+        MissingPartError: npm is missing, or could not bring it; with what npm said.
+    """
+    npm = require_command("npm", "npm")
+    command = [npm, "ci", "--ignore-scripts", "--legacy-peer-deps", "--no-audit", "--no-fund"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip()[-2000:]
+        raise MissingPartError(
+            f"npm could not bring {what} (exit code {done.returncode}). It needs an npm registry: the network, or a "
+            f"mirror named in ~/.npmrc. npm said:\n{said}"
+        )
+
+
+def write_if_changed(path: Path, content: bytes) -> None:
+    """Write a file, and leave it alone where it holds this already."""
+    if not path.exists() or path.read_bytes() != content:
+        path.write_bytes(content)
 
 
 @contextlib.contextmanager

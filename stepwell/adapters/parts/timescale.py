@@ -7,15 +7,21 @@ superuser. For production, name a TimescaleDB server by its URL.
 """
 
 import shutil
-import subprocess
 import tempfile
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stepwell.adapters.parts import OwnProcess, exclusive, free_port, parts_directory, require_command
-from stepwell.exceptions import MissingPartError
+from stepwell.adapters.parts import (
+    OwnProcess,
+    exclusive,
+    free_port,
+    npm_install,
+    parts_directory,
+    require_command,
+    write_if_changed,
+)
 
 __all__ = ["TimescalePart", "install"]
 
@@ -40,29 +46,12 @@ def install(parts_dir: Path | None = None) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     with exclusive(home / "lock"):
         for name in _PACKAGED:
-            _write_if_changed(home / name, resources.files(__package__).joinpath("timescale_server", name).read_bytes())
+            write_if_changed(home / name, resources.files(__package__).joinpath("timescale_server", name).read_bytes())
         if not (home / "node_modules" / ".package-lock.json").exists():
-            _bring_package(home)
+            npm_install(home, f"the WebAssembly TimescaleDB {VERSION}")
         if not (home / "template").is_dir():
             _make_template(home)
     return home
-
-
-def _write_if_changed(path: Path, content: bytes) -> None:
-    if not path.exists() or path.read_bytes() != content:
-        path.write_bytes(content)
-
-
-def _bring_package(home: Path) -> None:
-    npm = require_command("npm", "npm")
-    command = [npm, "ci", "--ignore-scripts", "--legacy-peer-deps", "--no-audit", "--no-fund"]
-    done = subprocess.run(command, cwd=home, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip()[-2000:]
-        raise MissingPartError(
-            f"npm could not bring the WebAssembly TimescaleDB {VERSION} (exit code {done.returncode}). It needs an npm "
-            f"registry: the network, or a mirror named in ~/.npmrc. npm said:\n{said}"
-        )
 
 
 def _make_template(home: Path) -> None:

@@ -1,0 +1,38 @@
+-- One episode: the attempt that counts, or the last one while none has ended. One "-- name:" line opens each entry.
+
+-- name: result
+SELECT coalesce(outcome, state) AS outcome, attempt, failure_type, fault, n_steps, total_reward, completeness
+FROM stepwell.episode_results WHERE episode_id IN (${episode:sqlstring})
+
+-- name: asked
+SELECT run_id, task, policy, policy_version, checkpoint, scene, perturbation, seed, repetition, requested_at, started_at,
+       ended_at, message
+FROM stepwell.episode_results WHERE episode_id IN (${episode:sqlstring})
+
+-- name: attempts
+SELECT attempt, phase, outcome, host, claimed_at, next_step, last_event_at, revision, sealed, retry_reason
+FROM stepwell.episode_attempts WHERE episode_id IN (${episode:sqlstring}) ORDER BY attempt
+
+-- name: reward
+SELECT s.step, s.reward
+FROM stepwell.episode_results r JOIN stepwell.step_log s USING (episode_id, attempt)
+WHERE r.episode_id IN (${episode:sqlstring}) ORDER BY s.step
+
+-- name: speed
+SELECT s.step, s.step_wall_s, s.inference_s
+FROM stepwell.episode_results r JOIN stepwell.step_log s USING (episode_id, attempt)
+WHERE r.episode_id IN (${episode:sqlstring}) ORDER BY s.step
+
+-- name: labels
+SELECT l.attempt, l.label, l.step
+FROM stepwell.labelled_steps l WHERE l.episode_id IN (${episode:sqlstring}) ORDER BY l.attempt, l.step NULLS LAST, l.label
+
+-- name: set_aside
+SELECT attempt, kind, reason, detail, event_type, source_topic, source_partition, source_offset, logged_at
+FROM stepwell.dead_letters WHERE episode_id IN (${episode:sqlstring})
+ORDER BY logged_at, source_topic, source_partition, source_offset LIMIT 100
+
+-- name: measured
+SELECT metric, unit, worker_id, count(*) AS points, avg(value) AS mean, min(value) AS min, max(value) AS max
+FROM stepwell.telemetry WHERE episode_id IN (${episode:sqlstring})
+GROUP BY 1, 2, 3 ORDER BY 1, 3
