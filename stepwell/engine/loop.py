@@ -28,6 +28,7 @@ from stepwell.engine.ports import (
     Touches,
     TransactionalProducer,
 )
+from stepwell.engine.vitals import CACHE, LOG, Unwatched, Vitals
 from stepwell.events.topics import DEAD_LETTERS
 from stepwell.exceptions import FencedError, LogError, LogUnavailableError, TransactionAbortedError
 
@@ -128,6 +129,7 @@ class ExactlyOnceLoop:
         report: where to say what happened.
         sizer: batch sizes.
         poll_timeout_s: how long a poll may wait for records.
+        vitals: where to tell those who watch the worker what it does.
     """
 
     def __init__(
@@ -143,6 +145,7 @@ class ExactlyOnceLoop:
         report: Report,
         sizer: BatchSizer | None = None,
         poll_timeout_s: float = POLL_TIMEOUT_S,
+        vitals: Vitals | None = None,
     ) -> None:
         self._log = log
         self._group = group
@@ -154,6 +157,7 @@ class ExactlyOnceLoop:
         self._report = report
         self._sizer = sizer or BatchSizer()
         self._poll_timeout_s = poll_timeout_s
+        self._vitals = vitals or Unwatched()
         self._consumer: Consumer | None = None
         self._producer: TransactionalProducer | None = None
         self._owned: set[TopicPartition] = set()
@@ -190,6 +194,7 @@ class ExactlyOnceLoop:
         try:
             count = self._step()
         except LogUnavailableError as error:
+            self._vitals.waits(LOG, str(error))
             self._abandon(renew_producer=True)
             if self._away_for_s == 0.0:
                 # Where a client of the log has warned already, this is worth a line, but no second warning.
@@ -203,6 +208,7 @@ class ExactlyOnceLoop:
             self._doubted(error)
             return 0
         except TransactionAbortedError as error:
+            self._vitals.erred(f"transaction rolled back: {error}")
             self._report.warning("transaction rolled back, restoring", worker_id=self._worker_id, reason=str(error))
             self._abandon(renew_producer=False)
             return 0
@@ -210,6 +216,9 @@ class ExactlyOnceLoop:
             self._report.info("log is back", worker_id=self._worker_id)
             self._away_for_s = 0.0
         self._doubt_wait_s = 0.0
+        self._vitals.has(LOG)
+        self._vitals.has(CACHE)
+        self._vitals.turned({source: processor.position for source, processor in self._processors.items()})
         return count
 
     def _doubted(self, error: StateDoubtError) -> None:
@@ -218,7 +227,10 @@ class ExactlyOnceLoop:
             self._report.warning(
                 "state is in doubt, restoring", worker_id=self._worker_id, reason=str(error), exc_info=error
             )
-        if error.wait:
+        if not error.wait:
+            self._vitals.erred(f"state is in doubt: {error}")
+        else:
+            self._vitals.waits(CACHE, str(error))
             self._doubt_wait_s = min(max(2 * self._doubt_wait_s, BACK_OFF_FIRST_S), BACK_OFF_MAX_S)
             self._clock.wait(self._doubt_wait_s)
 
@@ -254,7 +266,9 @@ class ExactlyOnceLoop:
             self._ticked_at.pop(source, None)
 
     def _step(self) -> int:
+        self._vitals.doing("joining its group")
         consumer, producer = self._connect()
+        self._vitals.doing("reading the log")
         batches = consumer.poll(self._sizer.size, self._poll_timeout_s)
         restored = self._owned - self._processors.keys()
         for source in sorted(restored):
@@ -264,8 +278,8 @@ class ExactlyOnceLoop:
         now = self._clock.now_us()
         outgoing: list[OutgoingRecord] = []
         positions: dict[TopicPartition, int] = {}
+        taken: dict[TopicPartition, int] = {}
         handed_out = sum(len(batch) for batch in batches)
-        count = 0
         # A poll that gave less than was asked for has drained every partition; one that was full, those it left out.
         drained = set(self._processors)
         if handed_out >= self._sizer.size:
@@ -274,9 +288,12 @@ class ExactlyOnceLoop:
             processor = self._processors.get(batch.source)
             if processor is None or batch.source in restored:
                 continue  # not ours any more, or read from before the restored position
+            self._vitals.doing(
+                f"processing {batch.source.topic}/{batch.source.partition} from {batch.start} to {batch.end}"
+            )
             outgoing += processor.process(batch, now)
             positions[batch.source] = batch.end
-            count += len(batch)
+            taken[batch.source] = len(batch)
         for source, processor in self._processors.items():
             if source not in drained:
                 processor.caught_up_since = None
@@ -295,12 +312,16 @@ class ExactlyOnceLoop:
                 outgoing += ticked
                 positions.setdefault(source, processor.position)
         if positions:
-            self._commit(consumer, producer, outgoing, positions)
+            self._vitals.doing("committing to the log")
+            if self._commit(consumer, producer, outgoing, positions):
+                for source, count in taken.items():
+                    self._vitals.took(source, count)
         self._sizer.saw(handed_out)
-        self.records += count
+        self.records += sum(taken.values())
         return handed_out
 
     def _restore_one(self, consumer: Consumer, source: TopicPartition) -> None:
+        self._vitals.doing(f"restoring {source.topic}/{source.partition}")
         committed = consumer.committed([source]).get(source)
         processor = self._restore(source, committed, consumer)
         # Whatever this poll has handed out of it already is read again.
@@ -319,7 +340,8 @@ class ExactlyOnceLoop:
         producer: TransactionalProducer,
         outgoing: list[OutgoingRecord],
         positions: dict[TopicPartition, int],
-    ) -> None:
+    ) -> bool:
+        """Whether it is done; else everything is dropped, to be restored."""
         producer.begin()
         producer.send(outgoing)
         try:
@@ -329,20 +351,23 @@ class ExactlyOnceLoop:
             self._stale_memberships += 1
             if self._stale_memberships >= STALE_MEMBERSHIPS_MAX:
                 raise
+            self._vitals.erred(f"the group moved on: {error}")
             self._report.warning("the group moved on, restoring", worker_id=self._worker_id, reason=str(error))
             self._abandon(renew_producer=False)
-            return
+            return False
         producer.commit()
         self._stale_memberships = 0
         self.transactions += 1
-        letters = sum(record.topic == DEAD_LETTERS for record in outgoing)
+        letters = [record for record in outgoing if record.topic == DEAD_LETTERS]
         if letters:
+            self._vitals.wrote_letters(letters)
             self._report.warning(
                 "records became dead letters",
                 worker_id=self._worker_id,
-                count=letters,
+                count=len(letters),
                 look="stepwell dead-letters list",
             )
+        return True
 
     def _abandon(self, *, renew_producer: bool) -> None:
         """Drop everything that may be ahead of what is committed; the next step restores it.

@@ -20,6 +20,7 @@ from stepwell.engine.state import AttemptState, SealedAttempt
 from stepwell.engine.steps.in_force import rules_at
 from stepwell.engine.timers import Timeouts
 from stepwell.engine.verdict import mark_announced, mark_published
+from stepwell.engine.vitals import Unwatched, Vitals
 from stepwell.events.model import PositionSaved, SnapshotTaken
 from stepwell.events.topics import EPISODE_EVENTS, EPISODE_SNAPSHOTS
 from stepwell.exceptions import EventError, LogError, PositionLostError
@@ -55,6 +56,7 @@ class EngineRestore:
         timeouts: Timeouts,
         worker_id: str,
         report: Report,
+        vitals: Vitals | None = None,
     ) -> None:
         self._log = log
         self._codec = codec
@@ -62,6 +64,7 @@ class EngineRestore:
         self._timeouts = timeouts
         self._worker_id = worker_id
         self._report = report
+        self._vitals = vitals or Unwatched()
         self._suspects: Suspects[bytes] = Suspects()
 
     def __call__(self, source: TopicPartition, committed: int | None, consumer: Consumer) -> EpisodePartition:
@@ -100,6 +103,7 @@ class EngineRestore:
             rewind, partition.rules = rules_at(saved.position.rules_json, rewind)
         self._check_range(source, rewind, position, saved, marks)
         for batch in read_range(self._log, source, rewind, position):
+            self._vitals.alive()
             partition.uncover(partition.fold(batch, _say_nothing, skip_held=True), 0)
         partition.position = position
         partition.sweep()
@@ -118,6 +122,7 @@ class EngineRestore:
         saved = _Saved()
         self._markers.clear(source.partition)
         for batch in read_range(self._log, snapshots, marks.low, marks.high):
+            self._vitals.alive()
             for value, headers in zip(batch.values, batch.headers, strict=True):
                 if value is None:
                     continue

@@ -16,6 +16,7 @@ from stepwell.engine.detection.state import DETECTOR_HASH
 from stepwell.engine.doubt import Suspects
 from stepwell.engine.ports import Consumer, EventCodec, MessageLog, TopicPartition
 from stepwell.engine.reading import read_range
+from stepwell.engine.vitals import Unwatched, Vitals
 from stepwell.events.model import PolicySnapshot, PositionSaved
 from stepwell.events.topics import POLICY_EVENTS, POLICY_SNAPSHOTS, RETRAIN_RESULTS
 from stepwell.exceptions import EventError, LogError, PositionLostError
@@ -43,10 +44,11 @@ class _Saved:
 class DetectorRestore:
     """Makes the processors of the detector's partitions; see `stepwell.engine.loop.Restore`."""
 
-    def __init__(self, log: MessageLog, codec: EventCodec, worker_id: str) -> None:
+    def __init__(self, log: MessageLog, codec: EventCodec, worker_id: str, vitals: Vitals | None = None) -> None:
         self._log = log
         self._codec = codec
         self._worker_id = worker_id
+        self._vitals = vitals or Unwatched()
         self._suspects: Suspects[str] = Suspects()
 
     def __call__(
@@ -83,6 +85,7 @@ class DetectorRestore:
             if snapshot.detector_hash == DETECTOR_HASH:
                 partition.adopt(snapshot)
         for batch in read_range(self._log, source, start, position):
+            self._vitals.alive()
             partition.fold(batch, 0)
         partition.position = position
         return partition
@@ -108,6 +111,7 @@ class DetectorRestore:
         low, high = consumer.watermarks(snapshots)
         saved = _Saved()
         for batch in read_range(self._log, snapshots, low, high):
+            self._vitals.alive()
             for value, headers in zip(batch.values, batch.headers, strict=True):
                 if value is None:
                     continue
