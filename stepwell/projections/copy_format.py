@@ -12,11 +12,11 @@ from typing import Any
 
 __all__ = ["TYPE_NAMES", "encode_rows"]
 
-_HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
-_TRAILER = struct.pack(">h", -1)
+HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
+TRAILER = struct.pack(">h", -1)
 _NULL = struct.pack(">i", -1)
 # PostgreSQL counts time from 2000-01-01.
-_EPOCH_US = 946_684_800_000_000
+EPOCH_US = 946_684_800_000_000
 
 _INT = struct.Struct(">ii").pack
 _LONG = struct.Struct(">iq").pack
@@ -24,7 +24,7 @@ _FLOAT = struct.Struct(">id").pack
 _LENGTH = struct.Struct(">i").pack
 _TRUE, _FALSE = b"\0\0\0\1\1", b"\0\0\0\1\0"
 _ARRAY = struct.Struct(">iiiii").pack
-_FLOAT8_OID, _INT4_OID, _TEXT_OID = 701, 23, 25
+FLOAT8_OID, INT4_OID, TEXT_OID = 701, 23, 25
 
 
 def _text(value: str) -> bytes:
@@ -58,7 +58,7 @@ def _bool(value: bool) -> bytes:
 
 
 def _time(value: int) -> bytes:
-    return _LONG(8, value - _EPOCH_US)
+    return _LONG(8, value - EPOCH_US)
 
 
 @cache
@@ -78,18 +78,18 @@ def _numbers(values: Sequence[Any], letter: str, size: int, oid: int) -> bytes:
 
 
 def _floats(values: Sequence[float]) -> bytes:
-    return _numbers(values, "d", 8, _FLOAT8_OID)
+    return _numbers(values, "d", 8, FLOAT8_OID)
 
 
 def _ints(values: Sequence[int]) -> bytes:
-    return _numbers(values, "i", 4, _INT4_OID)
+    return _numbers(values, "i", 4, INT4_OID)
 
 
 def _texts(values: Sequence[str]) -> bytes:
     if not values:
-        return _LENGTH(12) + struct.pack(">iii", 0, 0, _TEXT_OID)
+        return _LENGTH(12) + struct.pack(">iii", 0, 0, TEXT_OID)
     body = b"".join([_text(value) for value in values])
-    return _LENGTH(20 + len(body)) + _ARRAY(1, 0, _TEXT_OID, len(values), 1) + body
+    return _LENGTH(20 + len(body)) + _ARRAY(1, 0, TEXT_OID, len(values), 1) + body
 
 
 _ENCODERS: dict[str, Callable[[Any], bytes]] = {
@@ -114,11 +114,11 @@ def encode_rows(types: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> bytes:
     """
     encoders = [_ENCODERS[name] for name in types]
     count = struct.pack(">h", len(encoders))
-    parts = [_HEADER]
+    parts = [HEADER]
     append = parts.append
     for row in rows:
         append(count)
         for encode, value in zip(encoders, row, strict=True):
             append(_NULL if value is None else encode(value))
-    append(_TRAILER)
+    append(TRAILER)
     return b"".join(parts)
