@@ -23,6 +23,7 @@ _MODULES: tuple[str, ...] = (
     "run",
     "episodes",
     "workers",
+    "otlp",
     "status",
     "db",
     "dead_letters",
