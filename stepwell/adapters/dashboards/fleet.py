@@ -14,9 +14,9 @@ FLEET = Dashboard(
     panels=(
         Panel(
             query="now", title="Now", kind="stat", width=24, height=4,
-            about="Attempts that run, that got stuck, that nobody has taken yet; episodes that were asked for in the time "
-            "shown and have ended, and their success rate. The last tile says whether the tables are up to date: what "
-            "stands beside it is no truer than that.",
+            about="Attempts that run, that got stuck, that nobody has taken yet; episodes that were asked for in the "
+            "time shown and have ended, and their success rate. The last tile says whether the tables are up to date: "
+            "what stands beside it is no truer than that.",
             columns=(
                 Column("running", "running", "count"),
                 Column("stuck", "stuck", "count", (Threshold(1, "bad"),)),

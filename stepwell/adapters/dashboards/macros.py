@@ -30,14 +30,23 @@ _STEPS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 21_600, 43_200, 86
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The span of time that a dashboard shows: from ``start`` to ``end``, both with a zone."""
+    """The span of time that a dashboard shows.
+
+    Attributes:
+        start: with a zone.
+        end: with a zone.
+        chosen: the resolution that somebody asked for; empty: by the span's length.
+    """
 
     start: datetime
     end: datetime
+    chosen: str = ""
 
     @property
     def resolution(self) -> str:
-        """The coarsest of `RESOLUTIONS` that still draws a line: minutes for 6 hours, hours for 20 days."""
+        """One of `RESOLUTIONS`: minutes for up to 6 hours, hours for up to 20 days, else days."""
+        if self.chosen:
+            return self.chosen
         span = self.end - self.start
         return "minute" if span <= 6 * _HOUR else "hour" if span <= 20 * 24 * _HOUR else "day"
 

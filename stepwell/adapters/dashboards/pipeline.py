@@ -3,6 +3,8 @@
 from stepwell.adapters.dashboards.model import Column, Dashboard, Panel, PromQuery, Threshold
 
 _LATE = (Threshold(60, "warn"), Threshold(600, "bad"))
+# The worker's name stands on its info alone.
+_PROGRESS = "stepwell_progress_age_seconds * on (instance) group_left (kind, worker_id) stepwell_worker_info"
 
 PIPELINE = Dashboard(
     name="pipeline",
@@ -34,8 +36,9 @@ PIPELINE = Dashboard(
         Panel(
             query="progress", title="Since the last progress", kind="table", unit="s",
             thresholds=(Threshold(60, "warn"), Threshold(120, "bad")),
-            about="Time since a worker moved on. It matters only while the worker is behind: it grows with nothing to do.",
-            prometheus=(PromQuery("stepwell_progress_age_seconds", "{{instance}}"),),
+            about="Time since a worker moved on. From Prometheus 0 while it is caught up; from the database the age of "
+            "its last progress.",
+            prometheus=(PromQuery(_PROGRESS, "{{kind}} {{worker_id}}"),),
             columns=(
                 Column("worker_id", "worker", "id"), Column("kind", "kind"), Column("state", "state"),
                 Column("progress_s", "last progress", "s"), Column("waits_for", "waits for"),

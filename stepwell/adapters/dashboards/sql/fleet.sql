@@ -40,7 +40,7 @@ GROUP BY 1, 2 HAVING sum(counted.episodes) > 0 ORDER BY 1, 2
 
 -- name: rate
 -- Steps of each bucket over its whole length: what the fleet got done, idle time included.
-SELECT bucket AS time, coalesce(host, 'unknown host') AS metric,
+SELECT bucket AS time, coalesce(nullif(host, ''), 'unknown host') AS metric,
        sum(steps)::double precision / extract(epoch FROM interval '1 ${resolution:raw}')::double precision AS value
 FROM stepwell.simulator_rate_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz

@@ -40,19 +40,20 @@ GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: simulator_rate
 -- Steps over the wall time that simulators spent in them: how fast they are while they step.
-SELECT bucket AS time, coalesce(host, 'unknown host') || ' ' || task AS metric,
-       sum(steps)::double precision / nullif(sum(steps / nullif(steps_per_s, 0)), 0) AS value
+SELECT bucket AS time, coalesce(nullif(host, ''), 'unknown host') || ' ' || task AS metric,
+       sum(steps_per_s * wall_s) / sum(wall_s) AS value
 FROM stepwell.simulator_rate_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
-  AND ('*' IN (${host:sqlstring}) OR coalesce(host, '') IN (${host:sqlstring}))
-GROUP BY 1, 2 HAVING sum(steps / nullif(steps_per_s, 0)) > 0 ORDER BY 1, 2
+  AND wall_s > 0 AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
+GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: step_latency
--- Each policy, scene and perturbation has a percentile of its own in the view; of these the largest is shown.
-SELECT bucket AS time, coalesce(host, 'unknown host') || ' ' || task AS metric, max(p99_s) AS value
-FROM stepwell.step_latency_by_${resolution:raw}
+-- From the counts themselves: percentiles of parts cannot be added up.
+SELECT bucket AS time, coalesce(nullif(host, ''), 'unknown host') || ' ' || task AS metric,
+       stepwell.wall_percentile(0.99, array_agg(wall_bucket), array_agg(steps)) AS value
+FROM stepwell.step_${resolution:raw}s
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
-  AND p99_s IS NOT NULL AND ('*' IN (${host:sqlstring}) OR coalesce(host, '') IN (${host:sqlstring}))
+  AND wall_bucket IS NOT NULL AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: inference
