@@ -35,7 +35,9 @@ _FIRST_STANDS = {
     "episodes": EPISODE_EVENTS,
     "steps": EPISODE_EVENTS,
     "actions": EPISODE_EVENTS,
-    "telemetry": TELEMETRY,
+    "telemetry_series": TELEMETRY,
+    "telemetry_points": TELEMETRY,
+    "spans": TELEMETRY,
     "verdicts": POLICY_EVENTS,
     "expected_verdicts": POLICY_EVENTS,
     "failure_patterns": FAILURE_PATTERNS,
@@ -46,6 +48,11 @@ _FIRST_STANDS = {
     "retrain_mutes": POLICY_EVENTS,
     "rule_sets": RULE_SETS,
     "dead_letters": DEAD_LETTERS,
+}
+# The newest report stands, but for columns that an older one may have told last.
+_NEWEST_STANDS = {
+    "worker_status": ("last_error", "last_error_at", "last_progress_at"),
+    "worker_partitions": ("progressed_at",),
 }
 _ASKED = ("requested_at", "retry_reason", "from_checkpoint")
 _CLAIMED = ("claimed_at", "host", "host_pid")
@@ -81,6 +88,7 @@ def expectations(cut: Collection[str]) -> list[Expected]:
     """Every table. ``cut``: topics that no longer have their beginning, of which less can be known."""
     found = [_runs()] if EPISODE_EVENTS not in cut else []
     found += [_first(kind, topic) for kind, topic in _FIRST_STANDS.items()]
+    found += [_newest(kind, kept) for kind, kept in _NEWEST_STANDS.items()]
     return [*found, _attempts(cut)]
 
 
@@ -92,6 +100,18 @@ def _first(name: str, topic: str) -> Expected:
         "ORDER BY {key}, audit_topic, audit_partition, audit_order"
     ).format(key=_list(key), origin=_list(_ORIGIN), columns=_list(kind.columns), staging=_staging(name))
     return Expected(kind.target, kind.columns, key, query, (topic,))
+
+
+def _newest(name: str, kept: Collection[str]) -> Expected:
+    """The newest report; ``kept`` may be of an older one, and are not compared."""
+    kind = KINDS[name]
+    key = tuple(kind.columns[position] for position in kind.key)
+    columns = tuple(column for column in kind.columns if column not in kept)
+    query = sql.SQL(
+        "SELECT DISTINCT ON ({key}) {origin}, {columns} FROM {staging} "
+        "ORDER BY {key}, logged_at DESC, source_offset DESC"
+    ).format(key=_list(key), origin=_list(_ORIGIN), columns=_list(columns), staging=_staging(name))
+    return Expected(kind.target, columns, key, query, (TELEMETRY,))
 
 
 def _runs() -> Expected:

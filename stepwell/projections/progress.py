@@ -1,77 +1,44 @@
 """Tells the database how far everybody is: the projector itself, and the workers before it."""
 
-import contextlib
-import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 
-from stepwell.engine.ports import Admin, Consumer, MessageLog, TopicPartition
-from stepwell.exceptions import LogError
+from stepwell.engine.ports import Consumer, TopicPartition
 from stepwell.projections import queries
 from stepwell.projections.database import Connection
 from stepwell.projections.generations import Homes
-from stepwell.projections.lag import LagMeter
+from stepwell.projections.lag import ProgressMeter
+from stepwell.projections.log_watch import LogWatch, Look
 
 __all__ = ["ProgressReporter"]
 
-_INTERVAL_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """The log at one moment.
-
-    Attributes:
-        at: just before it was looked at (µs): what came meanwhile was logged later.
-        ends: where each partition ends.
-        positions: of other groups, by group and partition.
-    """
-
-    at: int = 0
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    positions: Mapping[tuple[str, TopicPartition], int] = field(default_factory=dict)
+_WAIT_INTERVAL_S = 2.0
 
 
 class ProgressReporter:
-    """Looks at the log now and then, and writes what it saw to ``sink_offsets`` and ``consumer_positions``.
-
-    A thread of its own looks, because an answer can take seconds (a group's position waits out an open transaction),
-    and rows must not wait for it. `write` runs in the projector's thread.
+    """Writes what was last seen of the log to ``sink_offsets`` and ``consumer_positions``, in the projector's thread.
 
     Args:
-        log: to look at.
+        looks: looks at the log, in a thread of its own.
         sink: our name in ``sink_offsets``.
-        topics: what the projector reads.
+        worker_id: the projector's, so that one can see who has a partition.
         watch: other groups, each with the topics it reads. A projector reports those partitions of them that it reads
             itself, so that of several projectors one reports each.
     """
 
-    def __init__(self, log: MessageLog, sink: str, topics: Sequence[str], watch: Mapping[str, Sequence[str]]) -> None:
-        self._log = log
+    def __init__(self, looks: LogWatch, sink: str, worker_id: str, watch: Mapping[str, Sequence[str]]) -> None:
+        self._looks = looks
         self._sink = sink
-        self._topics = tuple(topics)
-        self._watch = {group: [topic for topic in read if topic in topics] for group, read in watch.items()}
+        self._worker_id = worker_id
+        self._watch = watch
         self._queries = queries.load("projector")
-        self._meters: dict[tuple[str | None, TopicPartition], LagMeter] = {}
-        self._look = _Look()
+        self._meters: dict[tuple[str | None, TopicPartition], ProgressMeter] = {}
         self._written_at = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="projector-progress", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop looking; waits for the answer to the last question."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._wait_at = 0.0
 
     def due(self) -> bool:
         """Whether there is something new to write."""
-        return self._look.at > self._written_at
+        return self._looks.look.at > self._written_at
 
     def forget(self, gone: Sequence[TopicPartition]) -> None:
         """Drop what is known of partitions that others read now."""
@@ -85,51 +52,42 @@ class ProgressReporter:
 
         ``placed``: our positions in the database. Where the reader stands further, it passed markers only.
         """
-        look = self._look
+        look = self._looks.look
         self._written_at = look.at
         with connection.transaction():
             homes.enter(connection)
             for source in sorted(set(placed) & set(look.ends)):
                 self._write_one(connection, look, None, source, placed[source], consumer.position(source))
             for (group, source), position in sorted(look.positions.items()):
-                if source in placed:
+                if source in placed and source.topic in self._watch.get(group, ()):
                     self._write_one(connection, look, group, source, None, position)
 
+    def wait_due(self) -> bool:
+        """Whether it is time to say once more that we wait."""
+        return time.monotonic() >= self._wait_at
+
+    def write_wait(
+        self, connection: Connection, homes: Homes, owned: Collection[TopicPartition], waits_for: str
+    ) -> None:
+        """Say of our partitions that we live and what we wait for; the figures stay as of the last look."""
+        self._wait_at = time.monotonic() + _WAIT_INTERVAL_S
+        with connection.transaction():
+            homes.enter(connection)
+            for source in sorted(owned):
+                values = {"sink": self._sink, "worker_id": self._worker_id, "waits_for": waits_for}
+                connection.execute(self._queries["report_wait"], {**values, **source._asdict()})
+
     def _write_one(
-        self, connection: Connection, look: _Look, group: str | None, source: TopicPartition, written_to: int | None,
+        self, connection: Connection, look: Look, group: str | None, source: TopicPartition, written_to: int | None,
         read_to: int,
     ) -> None:  # fmt: skip
-        meter = self._meters.setdefault((group, source), LagMeter())
-        meter.saw_end(look.ends[source], look.at)
+        meter = self._meters.setdefault((group, source), ProgressMeter())
+        meter.saw(read_to, look.ends[source], look.at)
         values = {
             "sink": self._sink, "consumer": group, **source._asdict(), "next_offset": written_to, "read_to": read_to,
             "log_end": look.ends[source], "complete_until": meter.complete_until(read_to),
+            "events_per_s": meter.events_per_s, "arrives_per_s": meter.arrives_per_s,
+            "progressed_at": meter.progressed_at, "worker_id": self._worker_id,
+            "look_age_s": max(time.time_ns() // 1000 - look.at, 0) / 1e6,
         }  # fmt: skip
         connection.execute(self._queries["report_own" if group is None else "report_other"], values)
-
-    # --- the thread ---
-
-    def _run(self) -> None:
-        admin: Admin | None = None
-        while not self._stop.wait(_INTERVAL_S):
-            # The projector's own loop says when the log is away; without a new look nothing is written, and the view
-            # says that nobody reports.
-            with contextlib.suppress(LogError):
-                admin = admin or self._log.admin()
-                self._look = self._look_at(admin)
-        if admin is not None:
-            admin.close()
-
-    def _look_at(self, admin: Admin) -> _Look:
-        # By the admin and a topic at a time: on a consumer's own connection each question waits behind a long fetch.
-        at = time.time_ns() // 1000
-        ends = {source: marks.high for topic in self._topics for source, marks in admin.watermarks(topic).items()}
-        positions: dict[tuple[str, TopicPartition], int] = {}
-        for group, topics in self._watch.items():
-            # A group whose transaction hangs gives no answer: then it alone is silent.
-            with contextlib.suppress(LogError):
-                for topic in topics:
-                    for source, position in admin.group_positions(group, topic).items():
-                        if position is not None:
-                            positions[group, source] = position
-        return _Look(at, ends, positions)

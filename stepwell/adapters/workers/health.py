@@ -18,7 +18,7 @@ REQUEST_TIMEOUT_S = 10.0
 LOCALHOST = "127.0.0.1"
 
 _ADDRESS = re.compile(r"(?:(?P<host>[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):)?(?P<port>\d{1,5})")
-_PORT_MAX = 65535
+PORT_MAX = 65535
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -28,7 +28,7 @@ def parse_listen(text: str) -> tuple[str, int]:
         ConfigurationError: it is none of these.
     """
     match = _ADDRESS.fullmatch(text.strip())
-    if match is None or int(match["port"]) > _PORT_MAX:
+    if match is None or int(match["port"]) > PORT_MAX:
         raise ConfigurationError(f"--listen {text!r}: expected HOST:PORT, as in 127.0.0.1:9464, or a port alone")
     return (match["host"] or LOCALHOST).strip("[]"), int(match["port"])
 

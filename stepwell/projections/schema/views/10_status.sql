@@ -60,20 +60,60 @@ FROM stepwell.running_now r
 WHERE r.idle_s > (SELECT value FROM stepwell.settings WHERE name = 'stuck_after_s');
 COMMENT ON VIEW stepwell.stuck_episodes IS 'What is stuck, as of the moment as_of: on whom (sim, agent or host), since when and for how long (s).';
 
+CREATE OR REPLACE VIEW stepwell.workers AS
+WITH known AS (
+    -- Until when the reports are in the tables: what a worker said later is not known, and is no silence of its own.
+    SELECT least(coalesce(min(as_of), now()), now()) AS as_of,
+           (SELECT make_interval(secs => value) FROM stepwell.settings WHERE name = 'silent_after_s') AS patience
+    FROM stepwell.partition_freshness WHERE topic = 'stepwell.telemetry'
+)
+SELECT w.worker_id, w.kind, w.host, w.pid, w.version,
+       CASE WHEN w.state NOT IN ('stopped', 'failed') AND w.logged_at < k.as_of - k.patience THEN 'silent' ELSE w.state END AS state,
+       CASE WHEN w.logged_at >= k.as_of - k.patience THEN w.waits_for ELSE '' END AS waits_for,
+       w.last_error, w.last_error_at, w.last_progress_at, w.started_at, w.reported_at, w.logged_at AS heard_at,
+       extract(epoch FROM now() - w.logged_at)::double precision AS heard_s_ago, k.as_of
+FROM stepwell.worker_status w CROSS JOIN known k;
+COMMENT ON VIEW stepwell.workers IS 'One row a worker, as of the moment as_of: its state as it said last (starting, running, waiting, stopping, stopped, failed), or silent when nothing was heard of it for silent_after_s.';
+
 CREATE OR REPLACE VIEW stepwell.pipeline_lag AS
-SELECT consumer, topic, partition, next_offset, log_end, behind_events,
-       CASE WHEN behind_events = 0 AND NOT silent THEN 0
+WITH limits AS (
+    SELECT make_interval(secs => max(value) FILTER (WHERE name = 'silent_after_s')) AS silent_after,
+           make_interval(secs => max(value) FILTER (WHERE name = 'stalled_after_s')) AS stalled_after,
+           make_interval(secs => max(value) FILTER (WHERE name = 'lag_fresh_s')) AS fresh
+    FROM stepwell.settings
+), owners AS (
+    SELECT DISTINCT ON (consumer, topic, partition) consumer, topic, partition, worker_id
+    FROM stepwell.worker_partitions ORDER BY consumer, topic, partition, logged_at DESC, source_offset DESC
+), positions AS (
+    SELECT sink AS consumer, topic, partition, nullif(worker_id, '') AS worker_id, next_offset,
+           greatest(next_offset, read_to) AS read_to, log_end, complete_until, seen_at, looked_at, events_per_s,
+           arrives_per_s, progressed_at, waits_for, true AS tells_itself
+    FROM stepwell.sink_offsets
+    UNION ALL
+    SELECT p.consumer, p.topic, p.partition, o.worker_id, p.next_offset, p.next_offset, p.log_end, p.complete_until,
+           p.seen_at, p.seen_at, p.events_per_s, p.arrives_per_s, p.progressed_at, '', false
+    FROM stepwell.consumer_positions p LEFT JOIN owners o USING (consumer, topic, partition)
+), judged AS (
+    SELECT p.*, greatest(p.log_end - p.read_to, 0) AS behind_events, w.last_error, w.last_error_at,
+           now() - p.seen_at > l.silent_after AS unseen, now() - p.looked_at <= l.fresh AS fresh,
+           now() - greatest(p.progressed_at, p.complete_until) > l.stalled_after AS still,
+           -- Of a projector its own row knows more, and sooner.
+           CASE WHEN p.tells_itself THEN p.waits_for
+                WHEN w.state IN ('silent', 'failed', 'stopped') THEN format('a worker: %s is %s', w.worker_id, w.state)
+                ELSE coalesce(w.waits_for, '') END AS wants,
+           NOT p.tells_itself AND w.state IN ('silent', 'failed', 'stopped') AS deserted
+    FROM positions p CROSS JOIN limits l LEFT JOIN stepwell.workers w ON w.worker_id = p.worker_id
+)
+SELECT consumer, topic, partition, worker_id, next_offset, log_end, behind_events,
+       CASE WHEN behind_events = 0 AND fresh THEN 0
             ELSE extract(epoch FROM now() - complete_until)::double precision END AS behind_s,
-       CASE WHEN silent THEN 'silent' WHEN behind_events = 0 THEN 'caught up' ELSE 'behind' END AS state,
-       complete_until, seen_at
-FROM (
-    SELECT *, greatest(log_end - read_to, 0) AS behind_events,
-           now() - seen_at > make_interval(secs => (SELECT value FROM stepwell.settings WHERE name = 'silent_after_s')) AS silent
-    FROM (
-        SELECT sink AS consumer, topic, partition, next_offset, greatest(next_offset, read_to) AS read_to, log_end, complete_until, seen_at FROM stepwell.sink_offsets
-        UNION ALL
-        SELECT consumer, topic, partition, next_offset, next_offset AS read_to, log_end, complete_until, seen_at
-        FROM stepwell.consumer_positions
-    ) AS positions
-) AS judged;
-COMMENT ON VIEW stepwell.pipeline_lag IS 'How far behind each consumer is, in events (on Kafka an upper bound: markers count) and in seconds; silent: nobody reports, so it may be more.';
+       events_per_s,
+       CASE WHEN unseen OR deserted THEN 'silent' WHEN wants <> '' THEN 'waiting'
+            WHEN behind_events = 0 AND fresh THEN 'caught up'
+            WHEN behind_events > 0 AND still THEN 'stalled' ELSE 'behind' END AS state,
+       progressed_at, wants AS waits_for, coalesce(last_error, '') AS last_error, last_error_at, complete_until, seen_at,
+       looked_at, arrives_per_s,
+       CASE WHEN behind_events = 0 AND fresh THEN 0
+            WHEN NOT unseen AND events_per_s > arrives_per_s THEN behind_events / (events_per_s - arrives_per_s) END AS catch_up_s
+FROM judged;
+COMMENT ON VIEW stepwell.pipeline_lag IS 'How far behind each consumer is in each partition, in events (on Kafka an upper bound: markers count) and in seconds, as of looked_at. state: silent (nobody reports, or the worker that has it is gone: it may be more), waiting (waits_for says for what), stalled (behind, and nothing moved for stalled_after_s), behind, or caught up (as of a look within lag_fresh_s). catch_up_s: when it will be caught up at this rate (s); null for never.';
