@@ -358,9 +358,9 @@ class ExactlyOnceLoop:
         producer.commit()
         self._stale_memberships = 0
         self.transactions += 1
+        self._vitals.wrote(outgoing)
         letters = [record for record in outgoing if record.topic == DEAD_LETTERS]
         if letters:
-            self._vitals.wrote_letters(letters)
             self._report.warning(
                 "records became dead letters",
                 worker_id=self._worker_id,

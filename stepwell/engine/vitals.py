@@ -24,8 +24,8 @@ class Vitals(Protocol):
     def took(self, source: TopicPartition, records: int) -> None:
         """A batch was processed, and what follows from it is committed."""
 
-    def wrote_letters(self, letters: Sequence[OutgoingRecord]) -> None:
-        """Records became these dead letters, on their topic."""
+    def wrote(self, records: Sequence[OutgoingRecord]) -> None:
+        """A transaction with these records is committed: verdicts and dead letters are counted."""
 
     def set_aside(self, kind: str, count: int) -> None:
         """So many records became dead letters of this kind."""
@@ -55,8 +55,8 @@ class Unwatched:
     def took(self, source: TopicPartition, records: int) -> None:
         """See `Vitals.took`."""
 
-    def wrote_letters(self, letters: Sequence[OutgoingRecord]) -> None:
-        """See `Vitals.wrote_letters`."""
+    def wrote(self, records: Sequence[OutgoingRecord]) -> None:
+        """See `Vitals.wrote`."""
 
     def set_aside(self, kind: str, count: int) -> None:
         """See `Vitals.set_aside`."""

@@ -17,6 +17,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "stepwell_records_total": ("Records processed.", "topic"),
     "stepwell_batches_total": ("Batches of records processed, each of one partition.", ""),
     "stepwell_dead_letters_total": ("Records that became dead letters.", "kind"),
+    "stepwell_verdicts_total": ("Verdicts issued, amended ones counted again.", "outcome"),
     "stepwell_errors_total": ("Times that something went wrong: waits that began, transactions that failed.", ""),
     "stepwell_otlp_points_total": ("Points taken in by the OTLP receiver.", "signal"),
     "stepwell_otlp_rejected_total": ("Points refused by the OTLP receiver.", "reason"),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from stepwell.engine.ports import EventCodec, OutgoingRecord, TopicPartition
 from stepwell.engine.vitals import DATABASE, LOG
-from stepwell.events.model import DeadLetter
+from stepwell.events.model import DeadLetter, VerdictIssued
+from stepwell.events.topics import DEAD_LETTERS, POLICY_EVENTS
 from stepwell.exceptions import EventError
 from stepwell.projections.lag import ProgressMeter
 from stepwell.projections.log_watch import Look
@@ -155,15 +156,19 @@ class WorkerVitals:
         self.count("stepwell_batches_total")
         self.count("stepwell_records_total", source.topic, records)
 
-    def wrote_letters(self, letters: Sequence[OutgoingRecord]) -> None:
-        """See `Vitals.wrote_letters`."""
-        for letter in letters:
+    def wrote(self, records: Sequence[OutgoingRecord]) -> None:
+        """See `Vitals.wrote`."""
+        for written in records:
+            if written.topic not in {DEAD_LETTERS, POLICY_EVENTS}:
+                continue
             try:
-                record = self._codec.decode(letter.value, letter.headers)
+                record = self._codec.decode(written.value, written.headers)
             except EventError:
                 continue
             if isinstance(record, DeadLetter):
                 self.set_aside(record.kind, 1)
+            elif isinstance(record, VerdictIssued):
+                self.count("stepwell_verdicts_total", record.outcome)
 
     def set_aside(self, kind: str, count: int) -> None:
         """See `Vitals.set_aside`."""
