@@ -13,9 +13,11 @@ import psycopg
 from psycopg import sql
 
 from stepwell.exceptions import MigrationError
-from stepwell.projections import queries
+from stepwell.projections import generated_views, queries
 from stepwell.projections.database import Connection
 from stepwell.projections.generations import read_homes
+from stepwell.projections.grants import settle
+from stepwell.projections.row_filters import any_filter, filtered_select
 from stepwell.projections.schema_files import SchemaFile
 
 __all__ = ["make_views"]
@@ -45,11 +47,13 @@ def make_views(connection: Connection, files: Sequence[SchemaFile]) -> bool:
                 connection.execute(statement)
     except (psycopg.errors.InvalidTableDefinition, psycopg.errors.DependentObjectsStillExist):
         _make_anew(connection, statements)
+    settle(connection)
     connection.execute(queries_["note"], {"sha256": digest})
     return True
 
 
 def _make_anew(connection: Connection, statements: Sequence[str]) -> None:
+    generated = generated_views.drop(connection)
     try:
         _drop(connection, _there(connection))
     except psycopg.errors.DependentObjectsStillExist as error:
@@ -59,6 +63,8 @@ def _make_anew(connection: Connection, statements: Sequence[str]) -> None:
         ) from error
     for statement in statements:
         connection.execute(statement)
+    if generated:
+        generated_views.make(connection)
 
 
 def _there(connection: Connection) -> list[str]:
@@ -75,11 +81,12 @@ def _tables(connection: Connection) -> list[str]:
     """For each table the view of its name, with the table's own words about it."""
     queries_ = queries.load("generations")
     homes: dict[str, str] = dict(connection.execute(queries_["homes_of_relations"]).fetchall())
+    episodes = sql.Identifier(homes["episodes"], "episodes") if any_filter(connection) else None
     statements = []
     for schema in sorted(set(homes.values())):
         for name, columns, notes, note in connection.execute(queries_["relations"], {"schema": schema}):
             if homes.get(name) == schema:
-                statements.append(_table(connection, schema, name, columns, notes, note))
+                statements.append(_table(connection, schema, name, columns, notes, note, episodes))
     return statements
 
 
@@ -90,15 +97,17 @@ def _table(
     columns: Sequence[str],
     notes: Sequence[str | None],
     note: str | None,
+    episodes: sql.Identifier | None,
 ) -> str:
+    """The view of a table. ``episodes``: where the table of episodes lives, when rows are to be filtered."""
     view = sql.Identifier("stepwell", name)
-    listed = sql.SQL(", ").join(map(sql.Identifier, columns))
+    table = sql.Identifier(schema, name)
+    if episodes is None:
+        barrier, select = sql.SQL(""), sql.SQL("SELECT {} FROM {}").format(_listed(columns), table)
+    else:
+        barrier, select = sql.SQL(" WITH (security_barrier)"), filtered_select(table, name, columns, episodes)
     # In two pieces, so that it reads like the files: the pattern above looks for the first words.
-    parts = [
-        sql.SQL("CREATE OR REPLACE VIEW stepwell.{} AS SELECT {} FROM {}").format(
-            sql.SQL(name), listed, sql.Identifier(schema, name)
-        )
-    ]
+    parts = [sql.SQL("CREATE OR REPLACE VIEW stepwell.{}{} AS {}").format(sql.SQL(name), barrier, select)]
     if note is not None:
         parts.append(sql.SQL("COMMENT ON VIEW {} IS {}").format(view, note))
     parts += [
@@ -107,3 +116,7 @@ def _table(
         if text is not None
     ]
     return sql.SQL(";\n").join(parts).as_string(connection)
+
+
+def _listed(columns: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, columns))
