@@ -95,7 +95,7 @@ WITH limits AS (
     FROM stepwell.consumer_positions p LEFT JOIN owners o USING (consumer, topic, partition)
 ), judged AS (
     SELECT p.*, greatest(p.log_end - p.read_to, 0) AS behind_events, w.last_error, w.last_error_at,
-           now() - p.seen_at > l.silent_after AS unseen, now() - p.looked_at <= l.fresh AS fresh,
+           now() - p.seen_at > l.silent_after AS unseen, now() - least(p.looked_at, p.seen_at) <= l.fresh AS fresh,
            now() - greatest(p.progressed_at, p.complete_until) > l.stalled_after AS still,
            -- Of a projector its own row knows more, and sooner.
            CASE WHEN p.tells_itself THEN p.waits_for
