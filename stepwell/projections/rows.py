@@ -6,8 +6,6 @@ written out, so that no row is lost over it.
 """
 
 import base64
-import json
-import math
 import sys
 from array import array
 from collections.abc import Callable, Sequence
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple
 from stepwell.engine.ports import RecordBatch
 from stepwell.events import model
 from stepwell.events.codec import Codec
-from stepwell.events.guards import check_time
+from stepwell.events.guards import check_sample_times, check_time
 from stepwell.events.model import Event, LogRecord, Metric, SequenceRange, Tensor
 from stepwell.events.topics import (
     DEAD_LETTERS,
@@ -29,14 +27,15 @@ from stepwell.events.topics import (
     RULE_SETS,
     TELEMETRY,
 )
+from stepwell.projections import rows_telemetry, rows_workers
+from stepwell.projections.jsonb import as_json, fits, number, parsed, storable
+from stepwell.projections.standing import EARLIEST_US, LATEST_US
 from stepwell.projections.tables import KINDS, Row
 
 __all__ = ["PROJECTED_TOPICS", "Source", "project", "rows_of"]
 
 _ARRAY_CODES = {"float32": "f", "float64": "d", "int32": "i", "int64": "q", "uint8": "B", "bool": "B"}
-_MAX_TIME_US = 253_402_300_800_000_000  # the year 10000
 _MAX_INT = 2**31
-_MAX_LEVELS = 100  # of JSON from elsewhere
 
 
 class Source(NamedTuple):
@@ -57,7 +56,7 @@ def rows_of(record: LogRecord, source: Source) -> Sequence[Row]:
     for row in rows:
         for position in _TEXTS[row.kind]:
             text = row.values[position]
-            if text is not None and not _fits(text):
+            if text is not None and not fits(text):
                 return [_mended(row) for row in rows]
     return rows
 
@@ -80,6 +79,8 @@ def project(codec: Codec, batch: RecordBatch, index: int) -> Sequence[Row]:
         check_time(record, timestamp)
         if batch.keys[index] != record.episode_id.encode():
             return ()
+    elif isinstance(record, model.TelemetrySampled | model.SpansEnded):
+        check_sample_times(record, timestamp)
     return rows_of(record, Source(topic, partition, batch.offsets[index], timestamp))
 
 
@@ -110,7 +111,7 @@ def _requested(event: model.EpisodeRequested, source: Source) -> tuple[Row, ...]
     episode = (
         event.episode_id, event.run_id, event.task, event.policy, event.policy_version, event.checkpoint, event.scene,
         event.perturbation, event.seed, event.repetition, event.cell, event.max_steps, event.requested_by,
-        event.occurred_at, event.trace_id, _parsed(event.definition_json), event.purpose,
+        event.occurred_at, event.trace_id, parsed(event.definition_json), event.purpose,
         source.partition, source.offset,
     )  # fmt: skip
     return (
@@ -147,7 +148,7 @@ def _status(record: model.SnapshotTaken, _source: Source) -> tuple[Row, ...]:
 # --- verdicts, patterns, requests ---
 
 
-def _verdict(event: model.VerdictIssued, _source: Source) -> tuple[Row, ...]:
+def _verdict(event: model.VerdictIssued, source: Source) -> tuple[Row, ...]:
     certificate, provenance = event.certificate, event.provenance
     values = (
         event.episode_id, event.attempt, event.revision, event.event_id, event.run_id, event.trace_id,
@@ -160,7 +161,7 @@ def _verdict(event: model.VerdictIssued, _source: Source) -> tuple[Row, ...]:
         certificate.violation_count, certificate.nonfinite_count, provenance.partition, provenance.first_offset,
         provenance.last_offset, provenance.fold_hash, provenance.rule_set, provenance.schema_fingerprints,
         provenance.simulator, provenance.simulator_version, provenance.adapter_version, provenance.environment_digest,
-        provenance.seed, provenance.checkpoint,
+        provenance.seed, provenance.checkpoint, source.timestamp, source.partition, source.offset,
     )  # fmt: skip
     return (Row("verdicts", values),)
 
@@ -172,7 +173,7 @@ def _pattern(event: model.PatternDetected, _source: Source) -> tuple[Row, ...]:
 def _retrain(event: model.RetrainRequested, _source: Source) -> tuple[Row, ...]:
     weights = [{"scene": w.scene, "perturbation": w.perturbation, "weight": w.weight} for w in event.sampling_weights]
     proposal = (
-        _json(weights), event.weights_formula, _evidence(event.hard_negatives), _parsed(event.regression_spec_json),
+        as_json(weights), event.weights_formula, _evidence(event.hard_negatives), parsed(event.regression_spec_json),
     )  # fmt: skip
     return (Row("retrain_requests", (*_trigger(event), *proposal, event.requested_by)),)
 
@@ -186,7 +187,7 @@ def _trigger(event: model.PatternDetected | model.RetrainRequested) -> tuple[Any
 
 
 def _evidence(episodes: Sequence[model.EvidenceEpisode]) -> str:
-    return _json([{name: getattr(episode, name) for name in episode.__struct_fields__} for episode in episodes])
+    return as_json([{name: getattr(episode, name) for name in episode.__struct_fields__} for episode in episodes])
 
 
 def _closed(event: model.RetrainWithdrawn | model.RetrainExpired, _source: Source) -> tuple[Row, ...]:
@@ -232,7 +233,7 @@ def _unmuted(event: model.RetrainUnmuted, source: Source) -> tuple[Row, ...]:
 def _rules(event: model.RulesActivated, source: Source) -> tuple[Row, ...]:
     """From its home alone: the copies in the partitions that it concerns say the same."""
     values = (
-        event.event_id, event.rule_set, event.version, _parsed(event.rules_json) or "null", event.sha256,
+        event.event_id, event.rule_set, event.version, parsed(event.rules_json) or "null", event.sha256,
         event.occurred_at, source.timestamp, event.activated_by, source.partition, source.offset,
     )  # fmt: skip
     return (Row("rule_sets", values),)
@@ -250,14 +251,16 @@ def _expected(event: model.VerdictExpected, source: Source) -> tuple[Row, ...]:
 # --- the rest ---
 
 
-def _telemetry(record: model.TelemetrySampled, _source: Source) -> tuple[Row, ...]:
-    return tuple(
-        Row("telemetry", (
-            record.sampled_at, record.worker_id, record.host, record.sample_seq, number, point.metric, point.unit,
-            point.value, _json({a.name: a.value for a in point.attributes}), record.episode_id, record.attempt,
-        ))
-        for number, point in enumerate(record.points)
-    )  # fmt: skip
+def _points(record: model.TelemetrySampled, source: Source) -> list[Row]:
+    return rows_telemetry.points(record, source.timestamp, source.partition, source.offset)
+
+
+def _spans(record: model.SpansEnded, source: Source) -> list[Row]:
+    return rows_telemetry.spans(record, source.timestamp, source.partition, source.offset)
+
+
+def _worker(record: model.WorkerReported, source: Source) -> list[Row]:
+    return rows_workers.report(record, source.timestamp, source.partition, source.offset)
 
 
 def _dead_letter(record: model.DeadLetter, _source: Source) -> tuple[Row, ...]:
@@ -269,31 +272,11 @@ def _dead_letter(record: model.DeadLetter, _source: Source) -> tuple[Row, ...]:
     ]
     values = (
         record.source_topic, record.source_partition, record.source_offset, record.kind, record.reason, record.detail,
-        at if 0 <= at < _MAX_TIME_US else None, record.source_key, record.source_value, _json(headers),
+        at if EARLIEST_US <= at < LATEST_US else EARLIEST_US, record.source_key, record.source_value, as_json(headers),
         record.episode_id, attempt if attempt is not None and 0 <= attempt < _MAX_INT else None, record.event_type,
         record.reported_by,
     )  # fmt: skip
     return (Row("dead_letters", values),)
-
-
-def _fits(text: str | Sequence[str]) -> bool:
-    """Whether PostgreSQL's text takes it: no NUL, no half of a character."""
-    if not isinstance(text, str):
-        return all(map(_fits, text))
-    if "\0" in text:
-        return False
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _storable(text: str) -> str:
-    r"""The text with its NULs as ``\x00`` and halves of characters as ``\ud800``. A backslash stays as it is."""
-    return text if _fits(text) else text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 def _mended(row: Row) -> Row:
@@ -301,7 +284,7 @@ def _mended(row: Row) -> Row:
     for position in _TEXTS[row.kind]:
         text = values[position]
         if text is not None:
-            values[position] = _storable(text) if isinstance(text, str) else [_storable(part) for part in text]
+            values[position] = storable(text) if isinstance(text, str) else [storable(part) for part in text]
     return row._replace(values=tuple(values))
 
 
@@ -315,62 +298,12 @@ def _elements(tensor: Tensor) -> list[Any] | None:
 
 
 def _metrics(metrics: Sequence[Metric]) -> str:
-    # JSON knows no NaN and no infinity: they are kept as text.
-    return _json({m.name: m.value if math.isfinite(m.value) else str(m.value) for m in metrics})
+    return as_json({m.name: number(m.value) for m in metrics})
 
 
 def _ranges(ranges: Sequence[SequenceRange]) -> str:
-    return _json([{"producer": r.producer, "first": r.first, "last": r.last} for r in ranges])
+    return as_json([{"producer": r.producer, "first": r.first, "last": r.last} for r in ranges])
 
-
-def _json(value: Any) -> str:
-    """The value as JSON that PostgreSQL's jsonb takes; texts in it as `_storable`."""
-    text = _encode_json(value)
-    # Most are neither; the first is also true of an innocent backslash before "u0000".
-    if "\\u0000" in text or not _fits(text):
-        text = _encode_json(_storable_json(value))
-    return text
-
-
-def _parsed(text: str) -> str | None:
-    """JSON that somebody wrote, as jsonb takes it; None where nothing was written.
-
-    What is no JSON, or none that a database holds (numbers beyond a double, thousands of levels), stands as a string:
-    a row is not lost over what it carries along.
-    """
-    if not text:
-        return None
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-        return _json(value if _levels(value) <= _MAX_LEVELS else text)
-    except (ValueError, RecursionError):
-        return _json(text)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _levels(value: Any) -> int:
-    """How deep lists and objects stand in each other."""
-    depth, here = 0, [value]
-    while here := [part for part in here if isinstance(part, list | dict)]:
-        depth += 1
-        here = [member for part in here for member in (part.values() if isinstance(part, dict) else part)]
-    return depth
-
-
-def _storable_json(value: Any) -> Any:
-    if isinstance(value, str):
-        return _storable(value)
-    if isinstance(value, dict):
-        return {_storable(name): _storable_json(member) for name, member in value.items()}
-    if isinstance(value, list):
-        return [_storable_json(member) for member in value]
-    return value
-
-
-_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 _TEXTS = {
     kind.name: [place for place, type_ in enumerate(kind.types) if type_ in ("text", "texts")]
@@ -378,7 +311,7 @@ _TEXTS = {
 }
 """Where in a kind's values its texts stand."""
 
-_MAKERS: dict[tuple[str, type], Callable[[Any, Source], tuple[Row, ...]]] = {
+_MAKERS: dict[tuple[str, type], Callable[[Any, Source], Sequence[Row]]] = {
     (EPISODE_EVENTS, model.StepDone): _step,
     (EPISODE_EVENTS, model.ActionSent): _action,
     (EPISODE_EVENTS, model.EpisodeRequested): _requested,
@@ -396,7 +329,9 @@ _MAKERS: dict[tuple[str, type], Callable[[Any, Source], tuple[Row, ...]]] = {
     (POLICY_EVENTS, model.RetrainUnmuted): _unmuted,
     (POLICY_EVENTS, model.VerdictExpected): _expected,
     (RULE_SETS, model.RulesActivated): _rules,
-    (TELEMETRY, model.TelemetrySampled): _telemetry,
+    (TELEMETRY, model.TelemetrySampled): _points,
+    (TELEMETRY, model.SpansEnded): _spans,
+    (TELEMETRY, model.WorkerReported): _worker,
     (DEAD_LETTERS, model.DeadLetter): _dead_letter,
 }
 

@@ -41,6 +41,27 @@ def _farthest(old: Values, new: Values) -> Values:
     return old if old[14] > new[14] else new
 
 
+def _newest(old: Values, new: Values) -> Values:
+    """What was logged last; its last columns are when, partition and offset."""
+    return old if (old[-3], old[-1]) > (new[-3], new[-1]) else new
+
+
+def _newest_status(old: Values, new: Values) -> Values:
+    """The newest report of a worker; columns 10 to 12, last error and last progress, stay where it tells of none."""
+    last = _newest(old, new)
+    before = old if last is new else new
+    error = last[10:12] if last[11] is not None else before[10:12]
+    progress = last[12] if last[12] is not None else before[12]
+    return (*last[:10], *error, progress, *last[13:])
+
+
+def _newest_position(old: Values, new: Values) -> Values:
+    """The newest report of a partition; column 8, when it moved, stays where it tells of nothing."""
+    last = _newest(old, new)
+    before = old if last is new else new
+    return (*last[:8], last[8] if last[8] is not None else before[8], *last[9:])
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of row.
@@ -133,10 +154,23 @@ KINDS: dict[str, Kind] = {
             "episode_id attempt producer_seq producer_id occurred_at", direct=True,
         ),
         _kind(
-            "telemetry",
-            "sampled_at:time worker_id:text host:text sample_seq:long point:int metric:text unit:text value:float "
-            "attributes:json episode_id:text attempt:int",
-            "worker_id sample_seq point sampled_at", direct=True,
+            "telemetry_series",
+            "series_id:long metric:text unit:text kind:text temporality:text worker_id:text host:text resource:json "
+            "scope:text attributes:json",
+            "series_id", merge="merge_telemetry_series",
+        ),
+        _kind(
+            "telemetry_points",
+            "sampled_at:time started_at:time series_id:long value:float distribution:json episode_id:text attempt:int "
+            "logged_at:time" + _PLACE,
+            "series_id sampled_at started_at episode_id attempt", direct=True,
+        ),
+        _kind(
+            "spans",
+            "started_at:time ended_at:time trace_id:text span_id:text parent_span_id:text name:text kind:text "
+            "status:text status_message:text worker_id:text host:text resource:json scope:text attributes:json "
+            "events:json links:json episode_id:text attempt:int logged_at:time" + _PLACE,
+            "trace_id span_id started_at", direct=True,
         ),
         _kind(
             "verdicts",
@@ -148,8 +182,17 @@ KINDS: dict[str, Kind] = {
             "completeness_notes:texts lost:json late:json lost_count:long late_count:long duplicate_count:long "
             "violation_count:long nonfinite_count:long source_partition:int first_offset:long last_offset:long "
             "fold_hash:text rule_set:text schema_fingerprints:texts simulator:text simulator_version:text "
-            "adapter_version:text environment_digest:text reported_seed:long reported_checkpoint:text",
+            "adapter_version:text environment_digest:text reported_seed:long reported_checkpoint:text logged_at:time "
+            "verdict_partition:int verdict_offset:long",
             "episode_id attempt revision",
+        ),
+        # Made of no record, but of the verdicts before and after one: `stepwell.projections.standing`.
+        _kind(
+            "verdict_changes",
+            "at:time episode_id:text change:int sign:int attempt:int revision:int run_id:text policy:text "
+            "policy_version:text checkpoint:text task:text scene:text perturbation:text purpose:text outcome:text "
+            "failure_type:text fault:text n_steps:int issued_at:time logged_at:time" + _PLACE,
+            "episode_id change at", direct=True,
         ),
         _kind("failure_patterns", _EVIDENCE.format(at="detected_at") + "promise:text", "trigger_id"),
         _kind(
@@ -192,11 +235,24 @@ KINDS: dict[str, Kind] = {
             "episode_id",
         ),
         _kind(
+            "worker_status",
+            "worker_id:text kind:text host:text pid:long version:text started_at:time reported_at:time report_seq:long "
+            "state:text waits_for:text last_error:text last_error_at:time last_progress_at:time looked_at:time "
+            "logged_at:time" + _PLACE,
+            "worker_id", meet=_newest_status, merge="merge_worker_status",
+        ),
+        _kind(
+            "worker_partitions",
+            "worker_id:text consumer:text topic:text partition:int position:long log_end:long events_per_s:float "
+            "arrives_per_s:float progressed_at:time complete_until:time reported_at:time logged_at:time" + _PLACE,
+            "worker_id consumer topic partition", meet=_newest_position, merge="merge_worker_partitions",
+        ),
+        _kind(
             "dead_letters",
             "source_topic:text source_partition:int source_offset:long kind:text reason:text detail:text "
             "logged_at:time source_key:bytes source_value:bytes source_headers:json episode_id:text attempt:int "
             "event_type:text reported_by:text",
-            "source_topic source_partition source_offset kind reason",
+            "source_topic source_partition source_offset kind reason logged_at",
         ),
     )
 }  # fmt: skip

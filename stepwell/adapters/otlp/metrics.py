@@ -25,12 +25,11 @@ from stepwell.adapters.otlp.senders import (
     episode_of,
     scope_text,
 )
-from stepwell.adapters.otlp.taken import RECORD_BYTES, TEXT_BYTES, Taken, Window, text_bytes
+from stepwell.adapters.otlp.taken import EARLIEST_US, RECORD_BYTES, TEXT_BYTES, Taken, Window, text_bytes
 from stepwell.events.model import Attribute, Distribution, Series, TelemetrySampled
 
 _TEMPORALITY = {1: "delta", 2: "cumulative"}
 _NO_VALUE = 1  # the flag of a point that says that its series has ended
-_EPOCH_US = 946_684_800_000_000  # 2000-01-01: an earlier start is nobody's
 _POINT_BYTES = 32
 _BUCKET_BYTES = 18
 _SERIES_BYTES = 50
@@ -293,7 +292,7 @@ def _temporality(metric: Metric, data: Any) -> str:
 def _start(point: Any, at: int) -> int:
     """Since when a point counts; where that is unknown or nonsense, its own time."""
     start: int = point.start_time_unix_nano // 1000
-    return start if _EPOCH_US <= start <= at else at
+    return start if EARLIEST_US <= start <= at else at
 
 
 def _count(scopes: Iterable[ScopeMetrics]) -> int:

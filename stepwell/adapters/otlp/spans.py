@@ -17,7 +17,7 @@ from stepwell.adapters.otlp.senders import (
     episode_of,
     scope_text,
 )
-from stepwell.adapters.otlp.taken import RECORD_BYTES, TEXT_BYTES, Taken, Window, text_bytes
+from stepwell.adapters.otlp.taken import EARLIEST_US, RECORD_BYTES, TEXT_BYTES, Taken, Window, text_bytes
 from stepwell.events.guards import TIME_LIMIT_US
 from stepwell.events.model import Span, SpanEvent, SpanLink, SpansEnded
 
@@ -100,6 +100,9 @@ def _span(span: trace_pb2.Span, window: Window) -> tuple[Span, dict[str, str]]:
     end_at = span.end_time_unix_nano // 1000
     if not window.first <= end_at <= window.last:
         raise RefusedError(window.words)
+    start_at = span.start_time_unix_nano // 1000
+    if not EARLIEST_US <= start_at <= end_at:
+        raise RefusedError("a span begins before the year 2000 or after its own end")
     texts = attributes_of(span.attributes)
     own = tuple(each for each in texts if each.name not in (EPISODE_ID, ATTEMPT))
     made = Span(
@@ -108,7 +111,7 @@ def _span(span: trace_pb2.Span, window: Window) -> tuple[Span, dict[str, str]]:
         parent_span_id=_id("parent_span_id", span.parent_span_id, 8) if span.parent_span_id else None,
         name=span.name,
         kind=_KINDS.get(span.kind, "internal"),
-        start_at=_time("start", span.start_time_unix_nano),
+        start_at=start_at,
         end_at=end_at,
         status=_STATUS.get(span.status.code, "unset"),
         status_message=span.status.message,
@@ -116,7 +119,7 @@ def _span(span: trace_pb2.Span, window: Window) -> tuple[Span, dict[str, str]]:
         events=tuple(
             SpanEvent(
                 name=event.name,
-                event_at=_time("an event", event.time_unix_nano),
+                event_at=_time(event.time_unix_nano),
                 attributes=attributes_of(event.attributes),
             )
             for event in span.events
@@ -139,10 +142,10 @@ def _id(name: str, raw: bytes, size: int) -> str:
     return raw.hex()
 
 
-def _time(name: str, nanoseconds: int) -> int:
+def _time(nanoseconds: int) -> int:
     at = nanoseconds // 1000
     if at >= TIME_LIMIT_US:
-        raise RefusedError(f"the time of {name} of a span lies beyond the year 9999")
+        raise RefusedError("an event of a span lies beyond the year 9999")
     return at
 
 

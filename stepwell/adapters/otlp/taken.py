@@ -16,7 +16,10 @@ CLOCK_MARGIN_US = 60_000_000
 """How much narrower than the projector's (`stepwell.events.guards`) our window of times is, because it goes by another
 clock: what is taken here is not refused there."""
 
-_REASONS_MAX = 5
+EARLIEST_US = 946_684_800_000_000
+"""2000-01-01 (µs since 1970 UTC): a start before it is nobody's."""
+
+_REASONS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,13 +180,40 @@ def expected(episode: str, **more: Any) -> model.VerdictExpected:
     return model.VerdictExpected(**{**fields, **more})
 
 
-def telemetry(worker: str, seq: int) -> model.TelemetrySampled:
-    point = model.TelemetryPoint(
-        metric="system.cpu.utilization", unit="1", value=0.5, attributes=(model.Attribute(name="cpu", value="0"),)
-    )
-    return model.TelemetrySampled(
-        worker_id=worker, host="lab-3", sampled_at=now_us(), sample_seq=seq, points=(point, point)
-    )
+def telemetry(worker: str, seq: int, at: int | None = None, **more: Any) -> model.TelemetrySampled:
+    """A gauge and a histogram, measured at one moment."""
+    at = now_us() if at is None else at
+    fields: dict[str, Any] = {
+        "worker_id": worker, "host": "lab-3", "sampled_at": at, "sample_seq": seq,
+        "resource": (model.Attribute(name="service.name", value="robot"),), "scope": "driver 1.2",
+        "series": (
+            model.Series(
+                metric="system.cpu.utilization", unit="1", attributes=(model.Attribute(name="cpu", value="0"),)
+            ),
+            model.Series(metric="stepwell.agent.inference.duration", unit="s", kind="histogram", temporality="delta"),
+        ),
+        "point_series": (0, 1), "point_start_at": (at, at - 1_000_000), "point_at": (at, at), "point_value": (0.5, 3.0),
+        "distributions": (
+            model.Distribution(point=1, count=4, min=0.5, max=float("nan"), bounds=(0.5, 1.0), counts=(1, 3, 0)),
+        ),
+    }  # fmt: skip
+    return model.TelemetrySampled(**{**fields, **more})
+
+
+def spans(worker: str, seq: int, **more: Any) -> model.SpansEnded:
+    """One span with an event and a link."""
+    about = (model.Attribute(name="gpu", value="0"),)
+    span = model.Span(
+        trace_id=TRACE, span_id="00f067aa0ba902b7", name="infer", kind="internal", start_at=now_us() - 250_000,
+        end_at=now_us(), status="error", status_message="out of memory", attributes=about,
+        events=(model.SpanEvent(name="exception", event_at=1_795_000_000_000_000, attributes=about),),
+        links=(model.SpanLink(trace_id=TRACE, span_id="53995c3f42cd8ad8"),),
+    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "worker_id": worker, "host": "lab-3", "sampled_at": now_us(), "sample_seq": seq, "resource": (),
+        "scope": "agent", "spans": (span,),
+    }  # fmt: skip
+    return model.SpansEnded(**{**fields, **more})
 
 
 def dead_letter(**more: Any) -> model.DeadLetter:

@@ -51,7 +51,7 @@ def projected(log: MessageLog, drain: Callable[..., None]) -> None:
         facts.step("e-1", 5, metrics=()), facts.snapshot("e-1"),
         facts.verdict("e-1", total_reward=math.nan), facts.verdict("e-1", revision=2, total_reward=-0.0),
         facts.pattern("t-1"), facts.retrain("t-1"), facts.withdrawn("t-1"), facts.answered("t-1", "done"),
-        facts.telemetry("w-1", 1), facts.dead_letter(), facts.acknowledged("t-1"), facts.muted("p"),
+        facts.telemetry("w-1", 1), facts.spans("w-1", 2), facts.dead_letter(), facts.acknowledged("t-1"), facts.muted("p"),
         facts.unmuted("p"), facts.activated(), facts.expected("e-1"),
     ])  # fmt: skip
     drain()
@@ -87,7 +87,9 @@ DAMAGES = {
         SELECT (jsonb_populate_record(e, '{"episode_id": "e-forged"}')).* FROM stepwell.episodes e""",
         "episodes", "stands in the table, but no record asks for it",
     ),
-    "changed telemetry": ("UPDATE stepwell.telemetry SET value = 1 WHERE point = 1", "telemetry", "value is 1.0"),
+    "changed telemetry": (
+        "UPDATE stepwell.telemetry_points SET value = 1 WHERE value = 3", "telemetry_points", "value is 1.0",
+    ),
     "a changed dead letter": ("UPDATE stepwell.dead_letters SET detail = 'x'", "dead_letters", "detail is 'x'"),
     "a dead letter for another reason": ("UPDATE stepwell.dead_letters SET reason = 'x'", "dead_letters", "missing"),
     "a closing of another kind": (

@@ -24,8 +24,8 @@ OTHER = {
     "integer[]": "'{{77}}'", "double precision[]": "'{{77}}'",
 }  # fmt: skip
 TABLES = (
-    "runs", "episodes", "episode_attempts", "steps", "actions", "telemetry", "verdicts", "dead_letters",
-    "failure_patterns", "retrain_requests", "retrain_closings", "retrain_answers", "retrain_acknowledgements",
+    "runs", "episodes", "episode_attempts", "steps", "actions", "telemetry_series", "telemetry_points", "spans",
+    "verdicts", "dead_letters", "failure_patterns", "retrain_requests", "retrain_closings", "retrain_answers", "retrain_acknowledgements",
     "retrain_mutes", "rule_sets", "expected_verdicts",
 )  # fmt: skip
 OF_NO_RECORD = ("sink_offsets", "consumer_positions")
@@ -49,6 +49,7 @@ def audit(log: MessageLog, database: str, drain: Callable[..., None]) -> Callabl
         facts.step("e-1", 3, reward=math.nan, state_digest=b"d", success=None), refusable(), facts.snapshot("e-1"),
         facts.verdict("e-1"), facts.pattern("t-1"), facts.retrain("t-1"), facts.withdrawn("t-1"),
         facts.answered("t-1", "done"), facts.telemetry("w-1", 1), facts.dead_letter(), facts.acknowledged("t-1"),
+        facts.spans("w-1", 2),
         facts.muted("p", "in-a-row", until=facts.now_us()), facts.activated(), facts.expected("e-1"),
     ])  # fmt: skip
     drain()

@@ -58,7 +58,7 @@ def test_from_an_empty_machine_to_the_three_answers(home: Path, stepwell: Stepwe
         facts.retrain("t-1"), facts.retrain("t-2"), facts.acknowledged("t-2"), facts.retrain("t-3"),
         facts.answered("t-3", "done"), facts.pattern("m-1"),
         facts.dead_letter(kind="rule_failed", reason="still", detail="division by zero"),
-        facts.again(facts.telemetry("stepwell-engine-1", 1), sampled_at=long_ago),
+        facts.telemetry("stepwell-engine-1", 1, long_ago),
     ])  # fmt: skip
     with Running(Projector(log, url, facts.CODEC), log) as projector:
         projector.wait_reported()

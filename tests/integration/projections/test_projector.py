@@ -48,8 +48,8 @@ def test_every_kind_of_record_reaches_its_table(log: MessageLog, drain: Callable
     ]
     assert query("SELECT trigger_id, evidence->0->>'episode_id' FROM stepwell.failure_patterns") == [("t-1", "e")]
     assert query("SELECT status, new_checkpoint FROM stepwell.retrain_status") == [("done", "c2")]
-    assert query("SELECT point, value, unit, attributes FROM stepwell.telemetry ORDER BY 1") == [
-        (0, 0.5, "1", {"cpu": "0"}), (1, 0.5, "1", {"cpu": "0"}),
+    assert query("SELECT value, mean, unit, attributes FROM stepwell.telemetry ORDER BY 1") == [
+        (0.5, 0.5, "1", {"cpu": "0"}), (3.0, 0.75, "s", {}),
     ]  # fmt: skip
     assert query("SELECT reason, source_value, source_headers FROM stepwell.protocol_violations NATURAL JOIN"
                  " stepwell.dead_letters") == [("foreign", b"\x00\xff", [{"name": "h", "value": "AA=="}])]  # fmt: skip
@@ -124,12 +124,12 @@ def test_unreadable_events_are_the_engine_s_to_tell_of(
 def test_other_unreadable_records_are_set_aside_once(log: MessageLog, drain: Callable[..., None], query: Query) -> None:
     sample = facts.telemetry("w-1", 1)
     value, _ = facts.CODEC.encode(sample)
-    facts.send(log, [facts.unchecked(sample, value[:-3]), facts.unchecked(sample, value + b"x")])
+    facts.send(log, [facts.unchecked(sample, value[:-1]), facts.unchecked(sample, value + b"x")])
     facts.publish(log, [sample])
     drain()
     rows = query("SELECT kind, reason, source_value, reported_by FROM stepwell.dead_letters ORDER BY source_offset")
     assert rows == [
-        ("unreadable", "truncated", value[:-3], "stepwell-projector"),
+        ("unreadable", "truncated", value[:-1], "stepwell-projector"),
         ("unreadable", "trailing-bytes", value + b"x", "stepwell-projector"),
     ]
     assert query("SELECT count(*) FROM stepwell.telemetry") == [(2,)]

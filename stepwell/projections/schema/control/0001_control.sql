@@ -51,4 +51,7 @@ COMMENT ON COLUMN stepwell.settings.unit IS 'Unit of value (UCUM code).';
 COMMENT ON COLUMN stepwell.settings.meaning IS 'What it decides.';
 INSERT INTO stepwell.settings (name, value, unit, meaning) VALUES
     ('stuck_after_s', 30, 's', 'A running attempt counts as stuck when nothing was logged about it for so long.'),
-    ('silent_after_s', 30, 's', 'A consumer counts as silent when nobody reported its position for so long.');
+    ('silent_after_s', 30, 's', 'A consumer or worker counts as silent when nothing was heard of it for so long.'),
+    ('stalled_after_s', 60, 's', 'A consumer that is behind counts as stalled when its position has not moved for so long.'),
+    ('lag_fresh_s', 10, 's', 'A consumer counts as caught up only while the log was looked at within so long.'),
+    ('sample_window_s', 5, 's', 'A sample counts as of the moment of a simulator step when it was taken within so long.');
