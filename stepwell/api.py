@@ -11,6 +11,7 @@ from stepwell.adapters.inbox.desk import FAILURES_MAX, Wanted
 from stepwell.adapters.inbox.places import group_folder
 from stepwell.adapters.inbox.store import FIRST_PAUSE_S
 from stepwell.adapters.logs import open_log
+from stepwell.adapters.registry import open_codec
 from stepwell.adapters.subscriber import Delivery, Subscription
 from stepwell.adapters.subscriber_aio import AsyncSubscription
 from stepwell.events.codec import Codec
@@ -73,7 +74,8 @@ def subscribe(
         ConfigurationError: the group's name is empty, ``policies`` is one text, the log's URL is wrong, or the inbox
             cannot be used.
         MissingPartError: the log is Kafka, and its client is not installed (``pip install 'stepwell[kafka]'``).
-        LogError: the log cannot be used. What goes wrong later is raised by the iteration.
+        SchemaRegistryError: a schema registry is set (`STEPWELL_SCHEMA_REGISTRY`), and lacks schemas.
+        LogError: the log or the registry cannot be used. What goes wrong later is raised by the iteration.
     """
     wanted = _wanted(policies, withdrawals, only_open, failures_max, retry_pause_s, adopt_after_s)
     url = log or get_settings().log
@@ -81,7 +83,7 @@ def subscribe(
     try:
         return Subscription(
             opened,
-            Codec(),
+            _codec(),
             group,
             log_name=url,
             wanted=wanted,
@@ -118,11 +120,16 @@ def subscribe_async(
     wanted = _wanted(policies, withdrawals, only_open, failures_max, retry_pause_s, adopt_after_s)
     return AsyncSubscription(
         log or get_settings().log,
-        Codec(),
+        _codec(),
         group,
         wanted=wanted,
         **_member(wanted.members_of(group), inbox, instance_id),
     )
+
+
+def _codec() -> Codec:
+    settings = get_settings()
+    return open_codec(settings.schema_registry, settings.schema_registry_credentials(), writing=True)
 
 
 def _wanted(

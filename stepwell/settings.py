@@ -34,11 +34,13 @@ FILE_NAME = "stepwell.toml"
 ENVIRONMENT_ONLY = frozenset({"home", "parts", "debug"})
 
 _HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
+_LISTEN = re.compile(r"(?:(?:[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):)?(\d{1,5})")
 _PORT_MAX = 65535
 # Kubernetes tells every container of a service named "stepwell" where it is; those are nobody's settings.
 _FROM_ORCHESTRATOR = re.compile(r"STEPWELL_(?:SERVICE_(?:HOST|PORT\w*)|PORT(?:_\d+_(?:TCP|UDP)\w*)?)")
 _STRICT = Field(strict=True)
 _LOG_FORMS = "local:DIRECTORY or kafka://host:port[,host:port]"
+_REGISTRY_FORMS = "http://host:port or https://host:port, with a path where the API has one"
 _DATABASE_FORMS = "embedded:DIRECTORY or postgresql://user@host:port/database"
 
 
@@ -83,8 +85,30 @@ def _check_database(url: str) -> str:
     raise ValueError(f"expected {_DATABASE_FORMS}")
 
 
+def _check_registry(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        parts, valid = urlsplit(""), False
+    if not valid:
+        raise ValueError(f"expected {_REGISTRY_FORMS}")
+    if parts.username is not None:
+        raise ValueError("put user and password into a file, and name it in schema_registry_credentials_file")
+    return url.rstrip("/")
+
+
+def _check_listen(address: str) -> str:
+    match = _LISTEN.fullmatch(address)
+    if not match or int(match[1]) > _PORT_MAX:
+        raise ValueError("expected HOST:PORT, as in 127.0.0.1:9464, or a port alone (this machine only)")
+    return address
+
+
 LogUrl = Annotated[str, AfterValidator(_check_log)]
 DatabaseUrl = Annotated[str, AfterValidator(_check_database)]
+RegistryUrl = Annotated[str, AfterValidator(_check_registry)]
+ListenAddress = Annotated[str, AfterValidator(_check_listen)]
 Directory = Annotated[Path, AfterValidator(_absolute)]
 Seconds = Annotated[float, Field(gt=0, le=30 * 24 * 3600, allow_inf_nan=False)]
 
@@ -121,6 +145,12 @@ class Settings(BaseSettings):
     database_password_file: Directory | None = Field(
         None, description="file with the database's password, for a URL without one"
     )
+    schema_registry: RegistryUrl | None = Field(
+        None, description="URL of a Confluent-compatible schema registry, whose ids records then bear"
+    )
+    schema_registry_credentials_file: Directory | None = Field(
+        None, description="file with the schema registry's credentials, user:password"
+    )
     parts: Directory | None = Field(
         None, description="directory of the parts that tests and demo start (Kafka, TimescaleDB)"
     )
@@ -137,6 +167,14 @@ class Settings(BaseSettings):
         "0",
         pattern=r"^[A-Za-z0-9._-]{1,60}$",
         description="stable name of this worker among its kind; a restart under it takes the work back at once",
+    )
+    worker_listen: ListenAddress | None = Field(
+        None, description="HOST:PORT where a worker answers /healthz, /readyz and /metrics; default: nowhere"
+    )
+    stuck_exit_after_s: Seconds = Field(
+        120.0,
+        description="s without progress, though there is work, after which a worker ends itself to be started anew; "
+        "longer than any single call may last (60 s by default)",
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe message shown")
@@ -160,9 +198,31 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"timeout_after_s ({self.timeout_after_s:g}) must be longer than stall_after_s ({self.stall_after_s:g})"
             )
+        if self.schema_registry_credentials_file is not None and not self.schema_registry:
+            raise ValueError("schema_registry_credentials_file is set, but schema_registry is not")
         if self.database_password_file is not None:
             object.__setattr__(self, "database", _with_password(self.database, self.database_password_file))
         return self
+
+    def schema_registry_credentials(self) -> str:
+        """``user:password`` for the schema registry; empty for none.
+
+        Raises:
+            ConfigurationError: the file cannot be read, or does not hold them.
+        """
+        path = self.schema_registry_credentials_file
+        if path is None:
+            return ""
+        try:
+            credentials = path.read_text(encoding="utf-8").strip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"schema_registry_credentials_file: {path} cannot be read: {type(error).__name__}"
+            ) from None
+        user, colon, password = credentials.partition(":")
+        if not (user and colon and password) or "\n" in credentials:
+            raise ConfigurationError(f"schema_registry_credentials_file: {path} must hold one line, user:password")
+        return credentials
 
     def origin(self, name: str) -> Origin:
         """Where the value of this field came from."""

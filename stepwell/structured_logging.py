@@ -33,6 +33,10 @@ _DEPTH_MAX = 6
 _TRACEBACK_MARK = "  | "
 
 
+# Libraries that report every request as information.
+_CHATTY = ("httpx2", "httpcore2")
+
+
 def configure_logging(level: str = "info", log_format: LogFormat = "auto", stream: TextIO | None = None) -> None:
     """Send structlog's and the standard library's messages through one chain.
 
@@ -68,6 +72,8 @@ def configure_logging(level: str = "info", log_format: LogFormat = "auto", strea
     root = logging.getLogger()
     root.handlers[:] = [each for each in root.handlers if not isinstance(each, _Handler)] + [handler]
     root.setLevel(level.upper())
+    for chatty in _CHATTY:
+        logging.getLogger(chatty).setLevel(max(root.level, logging.WARNING))
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -20,11 +20,13 @@ from stepwell.exceptions import ConfigurationError, MissingPartError, StepwellEr
 _MODULES: tuple[str, ...] = (
     "config",
     "topics",
+    "schemas",
     "run",
     "episodes",
     "workers",
     "otlp",
     "status",
+    "dashboard",
     "db",
     "dead_letters",
     "patterns",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepwell.cli.resources import opened_log
+from stepwell.cli.resources import codec_in_force, opened_log
 from stepwell.cli.tables import console, counted, plain_table
 
 if TYPE_CHECKING:
@@ -169,7 +169,6 @@ def _dump(data: bytes) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _log() -> "Iterator[tuple[MessageLog, Codec]]":
-    from stepwell.events.codec import Codec
 
     with opened_log(must_exist=True) as log:
-        yield log, Codec()
+        yield log, codec_in_force()

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepwell.cli.resources import opened_log
+from stepwell.cli.resources import codec_in_force, opened_log
 from stepwell.cli.tables import console, counted, plain_table
 from stepwell.exceptions import ConfigurationError, NotFoundError, VerificationError
 
@@ -45,12 +45,11 @@ def episodes(
     """List episodes, folded from the log, by the time at which they were asked for."""
     from stepwell.adapters.history import fold_episodes
     from stepwell.adapters.runs.summary import requested_at
-    from stepwell.events.codec import Codec
 
     known = ("success", "failure", "error", "aborted", "running", "pending")
     if outcome is not None and outcome not in known:
         raise ConfigurationError(f"--outcome {outcome}: expected one of {', '.join(known)}")
-    codec = Codec()
+    codec = codec_in_force()
     with opened_log(must_exist=True) as log:
         everything = [_row(state) for state in sorted(fold_episodes(log, codec).values(), key=requested_at)]
     wanted = {"run_id": run_id, "policy": policy, "outcome": outcome}
@@ -94,10 +93,9 @@ def _nothing_of(wanted: "dict[str, str | None]", rows: list[dict[str, Any]]) -> 
 def show(episode: EpisodeArgument, as_json: JsonOption = False) -> None:
     """Show one episode: its attempts, verdicts, certificate and provenance."""
     from stepwell.engine.replay import fold_history
-    from stepwell.events.codec import Codec
     from stepwell.events.plain import as_plain
 
-    codec = Codec()
+    codec = codec_in_force()
     with opened_log(must_exist=True) as log:
         history = _history(log, codec, episode)
     folded = fold_history(history)
@@ -116,10 +114,9 @@ def replay(
     """Fold an episode again from the log alone, event by event, and compare with the verdict on record."""
     from stepwell.engine.replay import fold_history
     from stepwell.engine.replay import replay as replay_events
-    from stepwell.events.codec import Codec
     from stepwell.events.plain import as_plain
 
-    codec = Codec()
+    codec = codec_in_force()
     with opened_log(must_exist=True) as log:
         history = _history(log, codec, episode)
         on_record = _verdicts_on_record(log, codec, history[0][0].episode_id)
@@ -148,12 +145,11 @@ def verify(
     Exits with 1 and names the first difference when something differs.
     """
     from stepwell.adapters.verify import verify_folds
-    from stepwell.events.codec import Codec
 
     if bool(episode) == everything:
         raise ConfigurationError("verify wants either episodes or --all")
     out = console()
-    codec = Codec()
+    codec = codec_in_force()
     with opened_log(must_exist=True) as log:
         wanted = None if everything else [_resolve(log, name) for name in episode or ()]
         report = verify_folds(log, codec, wanted)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stepwell.cli import patterns_analysis, patterns_dry_run
-from stepwell.cli.resources import opened_log
+from stepwell.cli.resources import codec_in_force, opened_log
 from stepwell.cli.tables import console, counted, plain_table
 
 if TYPE_CHECKING:
@@ -87,13 +87,12 @@ def activate(
     from stepwell.adapters.rules.activate import activate as put_into_force
     from stepwell.adapters.rules.file import load_rules
     from stepwell.adapters.runs.identity import operator
-    from stepwell.events.codec import Codec
 
     rules = load_rules(file)
     if not skip_promises:
         _check_promises(file, rules, show=False)
     with opened_log() as log:
-        outcome = put_into_force(log, Codec(), rules, operator(), force=force)
+        outcome = put_into_force(log, codec_in_force(writing=True), rules, operator(), force=force)
     if not outcome.changed:
         typer.echo(f"rule set {rules.rule_set} version {rules.version} is in force already; nothing was written")
         return
@@ -166,13 +165,12 @@ def _in_force() -> "tuple[RuleSet, dict[str, Any]]":
     """The set in force and where it comes from. Without a log, or without a set in it, the built-in one is."""
     from stepwell.adapters.rules.in_force import activations
     from stepwell.engine.ruleset import BUILT_IN
-    from stepwell.events.codec import Codec
     from stepwell.events.plain import time_text
     from stepwell.exceptions import NotFoundError
 
     try:
         with opened_log(must_exist=True) as log:
-            known = activations(log, Codec())
+            known = activations(log, codec_in_force())
     except NotFoundError:
         known = []
     if not known:
@@ -183,11 +181,10 @@ def _in_force() -> "tuple[RuleSet, dict[str, Any]]":
 
 def _list_activations(*, as_json: bool) -> None:
     from stepwell.adapters.rules.in_force import activations
-    from stepwell.events.codec import Codec
     from stepwell.events.plain import as_text, time_text
 
     with opened_log(must_exist=True) as log:
-        known = activations(log, Codec())
+        known = activations(log, codec_in_force())
     rows = [
         {
             "rule_set": each.event.rule_set,

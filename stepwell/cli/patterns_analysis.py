@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepwell.cli.resources import opened_log
+from stepwell.cli.resources import codec_in_force, opened_log
 from stepwell.cli.tables import console, counted, plain_table
 
 if TYPE_CHECKING:
@@ -111,10 +111,9 @@ def cluster(
 
 def _sample(wanted: "Wanted") -> "Sample":
     from stepwell.adapters.analysis.verdicts import read_sample
-    from stepwell.events.codec import Codec
 
     with opened_log(must_exist=True) as log:
-        return read_sample(log, Codec(), wanted)
+        return read_sample(log, codec_in_force(), wanted)
 
 
 def _judged(wanted: "Wanted", sample: "Sample") -> str:

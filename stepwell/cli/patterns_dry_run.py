@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepwell.cli.resources import opened_log
+from stepwell.cli.resources import codec_in_force, opened_log
 from stepwell.cli.tables import console, counted, plain_table
 
 if TYPE_CHECKING:
@@ -39,12 +39,11 @@ def dry_run(
     from stepwell.adapters.rules.dry_run import run_dry
     from stepwell.adapters.rules.file import load_rules
     from stepwell.cli.times import moment_us
-    from stepwell.events.codec import Codec
 
     rules = load_rules(file)
     since_us = moment_us(since, "--since") if since is not None else None
     with opened_log(must_exist=True) as log:
-        report = run_dry(log, Codec(), rules, since_us=since_us)
+        report = run_dry(log, codec_in_force(), rules, since_us=since_us)
     if as_json:
         from stepwell.events.plain import as_text
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepwell.cli.resources import opened_log
+from stepwell.cli.resources import codec_in_force, opened_log
 from stepwell.cli.tables import console, counted, plain_table
 from stepwell.exceptions import ConfigurationError, LogError, LogUnavailableError, StepwellError
 
@@ -51,15 +51,13 @@ def regress(
     that failed and in up to four others. What to run comes from the log alone; the policy's files must be here. The
     same command again runs only what is missing.
     """
-    from stepwell.events.codec import Codec
-
     if (trigger is None) != follow or (follow and checkpoint is not None):
         raise ConfigurationError("give TRIGGER, with --checkpoint NAME where it is not answered yet, or --follow alone")
     if not follow and (policy or limit):
         raise ConfigurationError("--policy and --limit go with --follow")
     if follow and check:
         raise ConfigurationError("--check goes with TRIGGER")
-    out, codec = console(), Codec()
+    out, codec = console(), codec_in_force(writing=True)
     with opened_log(must_exist=not follow) as log:
         runner = _Runner(out, log, codec, parallel, retry_errors)
         if follow:

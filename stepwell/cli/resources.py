@@ -9,6 +9,7 @@ from stepwell.exceptions import NotFoundError
 
 if TYPE_CHECKING:
     from stepwell.engine.ports import MessageLog
+    from stepwell.events.codec import Codec
 
 
 @contextlib.contextmanager
@@ -34,6 +35,22 @@ def opened_log(url: str | None = None, *, must_exist: bool = False) -> "Iterator
         yield log
     finally:
         log.close()
+
+
+def codec_in_force(*, writing: bool = False) -> "Codec":
+    """The codec of the log in force: with the ids of the schema registry, where one is set.
+
+    Args:
+        writing: look up the ids of all schemas now, for a command that writes events.
+
+    Raises:
+        SchemaRegistryError, SchemaRegistryUnavailableError: as `stepwell.adapters.registry.open_codec`.
+    """
+    from stepwell.adapters.registry import open_codec
+    from stepwell.settings import get_settings
+
+    settings = get_settings()
+    return open_codec(settings.schema_registry, settings.schema_registry_credentials(), writing=writing)
 
 
 def opened_database(database: str | None = None) -> "contextlib.AbstractContextManager[str]":

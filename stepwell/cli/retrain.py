@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from stepwell.cli import regress, retrain_inbox, retrain_ledger, retrain_listen
-from stepwell.cli.resources import opened_log
+from stepwell.cli.resources import codec_in_force, opened_log
 from stepwell.cli.retrain_ledger import TriggerArgument
 
 
@@ -42,9 +42,8 @@ def answer_request(
     """Answer a request by hand. The first done, failed or rejected closes it; what comes later changes nothing."""
     from stepwell.adapters.retrain_answers import AnswerWriter
     from stepwell.adapters.retrain_history import find_request
-    from stepwell.events.codec import Codec
 
-    codec = Codec()
+    codec = codec_in_force(writing=True)
     with opened_log(must_exist=True) as log:
         entry = find_request(log, codec, trigger)
         writer = AnswerWriter(log, codec, group)

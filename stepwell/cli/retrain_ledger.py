@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stepwell.cli.regress import print_before_after
-from stepwell.cli.resources import opened_log
+from stepwell.cli.resources import codec_in_force, opened_log
 from stepwell.cli.tables import console, plain_table, short_line
 from stepwell.exceptions import ConfigurationError, NotFoundError, SpecError
 
@@ -74,11 +74,10 @@ def list_requests(
     """List the requests in the log, with what became of each; muted patterns too, of which nobody was asked."""
     from stepwell.adapters.retrain_history import read_ledger
     from stepwell.cli.times import span_text
-    from stepwell.events.codec import Codec
     from stepwell.events.plain import as_text
 
     with opened_log(must_exist=True) as log:
-        everything = read_ledger(log, Codec())
+        everything = read_ledger(log, codec_in_force())
     entries = [
         entry
         for entry in everything
@@ -110,10 +109,9 @@ def show(
 ) -> None:
     """Show one request: evidence, hard negatives, weights, regression spec, and what became of it, before and after."""
     from stepwell.adapters.retrain_history import find_entry
-    from stepwell.events.codec import Codec
     from stepwell.events.plain import as_plain, as_text
 
-    codec = Codec()
+    codec = codec_in_force()
     with opened_log(must_exist=True) as log:
         entry = find_entry(log, codec, trigger)
         regressions, trouble = _regressions(log, codec, entry)
@@ -287,9 +285,8 @@ def acknowledge(
     from stepwell.adapters import retrain_mutes
     from stepwell.adapters.retrain_history import find_request
     from stepwell.adapters.runs.identity import operator
-    from stepwell.events.codec import Codec
 
-    codec, who = Codec(), operator()
+    codec, who = codec_in_force(writing=True), operator()
     with opened_log(must_exist=True) as log:
         entry = find_request(log, codec, trigger)
         if entry.closed:
@@ -319,14 +316,13 @@ def mute(
     """
     from stepwell.adapters import retrain_mutes
     from stepwell.adapters.runs.identity import operator
-    from stepwell.events.codec import Codec
 
     if rule is not None:
         _refuse_no_name(rule)
     end = _end_of_mute(for_, until)
     if not reason.strip():
         raise ConfigurationError("--reason: say why, for whoever wonders later where the requests are")
-    codec = Codec()
+    codec = codec_in_force(writing=True)
     with opened_log(must_exist=True) as log:
         _warn_of_strangers(log, codec, policy, rule)
         retrain_mutes.mute(log, codec, policy, rule, until=end, reason=reason, who=operator())
@@ -342,9 +338,8 @@ def unmute(policy: PolicyArgument, rule: RuleOption = None) -> None:
     """End a mute: patterns that still hold are requested now. Give --rule where the mute has one."""
     from stepwell.adapters import retrain_mutes
     from stepwell.adapters.runs.identity import operator
-    from stepwell.events.codec import Codec
 
-    codec, now = Codec(), time.time_ns() // 1000
+    codec, now = codec_in_force(writing=True), time.time_ns() // 1000
     with opened_log(must_exist=True) as log:
         standing = [
             each for each in retrain_mutes.read_mutes(log, codec) if each.event.policy == policy and each.in_force(now)
@@ -363,12 +358,11 @@ def mutes(
 ) -> None:
     """List what is muted now, until when, by whom and why."""
     from stepwell.adapters.retrain_mutes import read_mutes
-    from stepwell.events.codec import Codec
     from stepwell.events.plain import as_plain, as_text, time_text
 
     now = time.time_ns() // 1000
     with opened_log(must_exist=True) as log:
-        found = [each for each in read_mutes(log, Codec()) if every or each.in_force(now)]
+        found = [each for each in read_mutes(log, codec_in_force()) if every or each.in_force(now)]
     if as_json:
         for each in found:
             typer.echo(as_text(as_plain(each.event) | {"in_force": each.in_force(now), "ended_by": each.ended_by}))

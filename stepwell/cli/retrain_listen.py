@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepwell.cli.resources import opened_log
+from stepwell.cli.resources import codec_in_force, opened_log
 from stepwell.cli.tables import short_line
 from stepwell.cli.times import span_us
 from stepwell.exceptions import ConfigurationError
@@ -87,7 +87,6 @@ def listen(
     """
     from stepwell.adapters.subscriber import Subscription, Wanted
     from stepwell.adapters.workers.process import stopping_by_signal
-    from stepwell.events.codec import Codec
     from stepwell.settings import get_settings
 
     _keep(output, None)
@@ -99,8 +98,8 @@ def listen(
     )
     with stopping_by_signal() as stop, opened_log() as log:
         subscription = Subscription(
-            log, Codec(), group, inbox=_place(inbox, wanted.members_of(group)), instance_id=instance, wanted=wanted,
-            log_name=get_settings().log,
+            log, codec_in_force(writing=True), group, inbox=_place(inbox, wanted.members_of(group)),
+            instance_id=instance, wanted=wanted, log_name=get_settings().log,
         )  # fmt: skip
         with subscription:
             typer.echo(f"listening for retrain requests as group {group!r}; Ctrl-C ends")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepwell.cli.resources import opened_log
+from stepwell.cli.resources import codec_in_force, opened_log
 from stepwell.cli.tables import console, counted, plain_table
 from stepwell.exceptions import ConfigurationError
 
@@ -67,7 +67,6 @@ def run(
     from stepwell.adapters.runs.plan import plan
     from stepwell.adapters.runs.spec import load_spec
     from stepwell.adapters.runs.summary import summarise
-    from stepwell.events.codec import Codec
     from stepwell.settings import get_settings
 
     out = console()
@@ -79,7 +78,9 @@ def run(
         return
     with opened_log() as log, hold_identity(get_settings().home, run_id) as identity:
         others = _other_definitions(log, run_id, episodes, go_on=mix_definitions)
-        host = Host(log, Codec(), identity, parallel=parallel or spec.parallel, retry_errors=retry_errors)
+        host = Host(
+            log, codec_in_force(writing=True), identity, parallel=parallel or spec.parallel, retry_errors=retry_errors
+        )
         states, interrupted = run_episodes(out, log, host, run_id, episodes)
     summary = summarise(states, planned=len(episodes))
     print_summary(out, summary)
@@ -105,9 +106,8 @@ def run_episodes(
 def _other_definitions(log: "MessageLog", run_id: str, episodes: "list[PlannedEpisode]", *, go_on: bool) -> int:
     """How many episodes the log has of this run that the plan does not ask for; refused unless ``go_on``."""
     from stepwell.adapters.runs.definitions import not_planned
-    from stepwell.events.codec import Codec
 
-    others = len(not_planned(log, Codec(), run_id, [episode.episode_id for episode in episodes]))
+    others = len(not_planned(log, codec_in_force(), run_id, [episode.episode_id for episode in episodes]))
     if others and not go_on:
         raise ConfigurationError(
             f"run {run_id} has {counted(others, 'episode')} of another definition: the spec was edited since, or is"
@@ -162,10 +162,9 @@ def print_summary(out: "Console", summary: "Summary") -> None:
 def _step_rules_assign(log: "MessageLog") -> bool:
     """Whether the verdict may give a plain failure another type than the host tells."""
     from stepwell.adapters.rules.in_force import rules_in_force
-    from stepwell.events.codec import Codec
 
     try:
-        return any(rule.assigns for rule in rules_in_force(log, Codec()).steps)
+        return any(rule.assigns for rule in rules_in_force(log, codec_in_force()).steps)
     except ConfigurationError:  # a set that this version cannot read may do so
         return True
 
@@ -237,10 +236,9 @@ def _opening(run_id: str, todos: "list[Todo]") -> str:
 def _folded(log: "MessageLog", todos: "list[Todo]") -> "list[EpisodeState]":
     """The run's episodes as the log has them now, in the order of the plan."""
     from stepwell.adapters.history import fold_episodes
-    from stepwell.events.codec import Codec
 
     episode_ids = [todo.episode.episode_id for todo in todos]
-    folded = fold_episodes(log, Codec(), episode_ids)
+    folded = fold_episodes(log, codec_in_force(), episode_ids)
     return [folded[episode_id] for episode_id in episode_ids if episode_id in folded]
 
 

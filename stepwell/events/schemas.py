@@ -87,7 +87,7 @@ class PackagedSchemas:
     def by_registry_id(self, schema_id: int) -> SchemaVersion:
         """See `SchemaSource.by_registry_id`: ids of packaged schemas are never taken alone."""
         raise UnknownSchemaError(
-            f"the record has no header stepwell-schema, and its schema id {schema_id} alone does not say which schema it "
+            f"the record has no header stepwell-schema, and schema id {schema_id} alone does not say which schema it "
             "was written with: no schema registry is set (STEPWELL_SCHEMA_REGISTRY)",
             reason="no-fingerprint",
         )

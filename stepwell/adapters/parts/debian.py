@@ -1,8 +1,8 @@
 """Programs from Debian's packages that tests and demonstrations use: Prometheus with promtool, and Chromium.
 
-``python -m stepwell.adapters.parts.debian install`` brings what is missing, where it may (as root, with apt-get); else it
-says the command that somebody who may has to run. A package's service is neither started nor left enabled: whoever wants
-a program starts it as a process of their own.
+``python -m stepwell.adapters.parts.debian install`` brings what is missing, where it may (as root, with apt-get); else
+it says the command that somebody who may has to run. A package's service is neither started nor left enabled: whoever
+wants a program starts it as a process of their own.
 """
 
 import argparse
