@@ -54,6 +54,9 @@ CREATE TABLE verdicts (
     environment_digest text NOT NULL,
     reported_seed bigint,
     reported_checkpoint text,
+    logged_at timestamptz NOT NULL,
+    verdict_partition integer NOT NULL,
+    verdict_offset bigint NOT NULL,
     PRIMARY KEY (episode_id, attempt, revision)
 );
 CREATE INDEX verdicts_run_id ON verdicts (run_id);
@@ -110,6 +113,9 @@ COMMENT ON COLUMN verdicts.adapter_version IS 'Version of the adapter; empty whe
 COMMENT ON COLUMN verdicts.environment_digest IS 'Digest of the lock file of the simulator''s environment; empty where it never reported.';
 COMMENT ON COLUMN verdicts.reported_seed IS 'Seed that the simulator reported (integer); null where it never did.';
 COMMENT ON COLUMN verdicts.reported_checkpoint IS 'Checkpoint that the agent reported; null where it never did.';
+COMMENT ON COLUMN verdicts.logged_at IS 'When the log took the verdict (UTC, log''s clock).';
+COMMENT ON COLUMN verdicts.verdict_partition IS 'Where the verdict itself stands in stepwell.policy-events (partition number).';
+COMMENT ON COLUMN verdicts.verdict_offset IS 'Where it stands in that partition (log offset).';
 COMMENT ON COLUMN verdicts.label_steps IS 'For each of labels the step at which it was first found (count from 0); -1 where it is of no one step; empty where not told.';
 COMMENT ON COLUMN verdicts.purpose IS 'What the episode was run for: evaluation, or regression (to judge a retrained checkpoint). Detection rules count evaluation alone.';
 
@@ -153,7 +159,7 @@ CREATE TABLE dead_letters (
     kind text NOT NULL,
     reason text NOT NULL,
     detail text NOT NULL,
-    logged_at timestamptz,
+    logged_at timestamptz NOT NULL,
     source_key bytea,
     source_value bytea,
     source_headers jsonb NOT NULL,
@@ -162,7 +168,7 @@ CREATE TABLE dead_letters (
     event_type text,
     reported_by text NOT NULL,
     recorded_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (source_topic, source_partition, source_offset, kind, reason)
+    PRIMARY KEY (source_topic, source_partition, source_offset, kind, reason, logged_at)
 );
 CREATE INDEX dead_letters_episode ON dead_letters (episode_id, attempt);
 COMMENT ON TABLE dead_letters IS 'Records that could not be used, kept whole, with their position and the reason.';
@@ -172,7 +178,7 @@ COMMENT ON COLUMN dead_letters.source_offset IS 'Its position there (log offset)
 COMMENT ON COLUMN dead_letters.kind IS 'unreadable, after_seal, violation, rule_failed (a detection rule raised on it), or refused (by this database).';
 COMMENT ON COLUMN dead_letters.reason IS 'Short stable code, e.g. trailing-bytes; of rule_failed the rule that failed.';
 COMMENT ON COLUMN dead_letters.detail IS 'The reason in words.';
-COMMENT ON COLUMN dead_letters.logged_at IS 'When the log took the record (UTC, log''s clock); null where that is beyond what a timestamp holds.';
+COMMENT ON COLUMN dead_letters.logged_at IS 'When the log took the record (UTC, log''s clock); the start of 2000 where that is not between 2000 and 2100.';
 COMMENT ON COLUMN dead_letters.source_key IS 'Its key (raw bytes).';
 COMMENT ON COLUMN dead_letters.source_value IS 'Its value (raw bytes).';
 COMMENT ON COLUMN dead_letters.source_headers IS 'Its headers in order (JSON array of name and value, the value in base64).';
