@@ -145,6 +145,12 @@ class Settings(BaseSettings):
     database_password_file: Directory | None = Field(
         None, description="file with the database's password, for a URL without one"
     )
+    reader_statement_timeout_s: Seconds = Field(
+        30.0, description="s after which a reader's statement is ended (set by `stepwell db roles --grant`)"
+    )
+    reader_idle_timeout_s: Seconds = Field(
+        60.0, description="s after which a reader's session that sits in an open transaction is ended"
+    )
     schema_registry: RegistryUrl | None = Field(
         None, description="URL of a Confluent-compatible schema registry, whose ids records then bear"
     )

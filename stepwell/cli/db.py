@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from stepwell.cli import db_roles, db_views
 from stepwell.cli.resources import opened_database
 from stepwell.cli.tables import console, plain_table
 
@@ -14,11 +15,13 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(no_args_is_help=True, help="The database: its schema, its URL, the embedded server.")
+    group = typer.Typer(no_args_is_help=True, help="The database: its schema, roles and views, its URL, its server.")
     group.command("migrate")(migrate)
     group.command("status")(status)
     group.command("url")(url)
     group.command("stop")(stop)
+    for module in (db_views, db_roles):
+        module.register(group)
     app.add_typer(group, name="db")
 
 

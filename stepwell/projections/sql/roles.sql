@@ -45,12 +45,14 @@ BEGIN
     FOR object IN SELECT nspname FROM pg_namespace WHERE nspname = ANY(schemas) AND nspowner <> 'stepwell_owner'::regrole LOOP
         EXECUTE format('ALTER SCHEMA %I OWNER TO stepwell_owner', object.nspname);
     END LOOP;
-    -- A sequence of a column goes with its table.
+    -- A sequence of a column goes with its table. A view among the tables is a continuous aggregate of TimescaleDB: only
+    -- under that name do the table and the views behind it go with it.
     FOR object IN
-        SELECT c.oid::regclass AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        SELECT c.oid::regclass AS name, CASE WHEN c.relkind = 'v' AND n.nspname = ANY(generations) THEN 'MATERIALIZED VIEW' ELSE 'TABLE' END AS kind
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE n.nspname = ANY(schemas) AND c.relkind IN ('r', 'p', 'v', 'm') AND c.relowner <> 'stepwell_owner'::regrole
     LOOP
-        EXECUTE format('ALTER TABLE %s OWNER TO stepwell_owner', object.name);
+        EXECUTE format('ALTER %s %s OWNER TO stepwell_owner', object.kind, object.name);
     END LOOP;
     FOR object IN
         SELECT p.oid::regprocedure AS name FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
@@ -66,17 +68,22 @@ BEGIN
         EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %I TO stepwell_writer', object.name);
         EXECUTE format('GRANT EXECUTE ON ALL ROUTINES IN SCHEMA %I TO stepwell_writer', object.name);
         IF object.name = ANY(generations) THEN
-            EXECUTE format('GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %I TO stepwell_writer', object.name);
             EXECUTE format('GRANT USAGE ON ALL SEQUENCES IN SCHEMA %I TO stepwell_writer', object.name);
         ELSE
             EXECUTE format('GRANT USAGE ON SCHEMA %I TO stepwell_reader', object.name);
         END IF;
     END LOOP;
     FOR object IN
-        SELECT c.oid::regclass AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        SELECT c.oid::regclass AS name, n.nspname = ANY(generations) AS is_table
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE n.nspname IN ('stepwell', 'stepwell_views') AND c.relkind = 'v'
+              OR n.nspname = ANY(generations) AND c.relkind IN ('r', 'p')
     LOOP
-        EXECUTE format('GRANT SELECT ON %s TO stepwell_reader', object.name);
+        IF object.is_table THEN
+            EXECUTE format('GRANT INSERT, UPDATE, DELETE ON %s TO stepwell_writer', object.name);
+        ELSE
+            EXECUTE format('GRANT SELECT ON %s TO stepwell_reader', object.name);
+        END IF;
     END LOOP;
     -- Whoever asks a view must be allowed the functions in it. What changes something is no function of a view.
     FOR object IN

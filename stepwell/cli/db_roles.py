@@ -1,0 +1,122 @@
+"""``stepwell db roles``: who may do what in the database."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stepwell.cli.resources import opened_database
+from stepwell.cli.tables import console, plain_table
+from stepwell.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from stepwell.projections.roles import Limits, RolesState
+
+__all__ = ["register"]
+
+
+def register(group: typer.Typer) -> None:
+    """Add the command."""
+    group.command("roles")(roles)
+
+
+def roles(
+    *,
+    show: Annotated[bool, typer.Option("--show", help="Show how the roles stand (default).")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Make the roles and use them in this database.")] = False,
+    harden: Annotated[
+        bool,
+        typer.Option("--harden", help="With --apply: also keep advisory locks and large objects to owner and writers."),
+    ] = False,
+    grant: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="ROLE USER", help="Give a user a role: owner, writer, reader, or one with a filter."),
+    ] = None,
+    revoke: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="ROLE USER", help="Take a role from a user.")
+    ] = None,
+    row_filter: Annotated[
+        str | None, typer.Option("--filter", metavar="ROLE", help="Let a role's members see these rows only.")
+    ] = None,
+    runs: Annotated[str, typer.Option(help="With --filter: which runs; * stands for any text.")] = "*",
+    policies: Annotated[str, typer.Option(help="With --filter: which policies.")] = "*",
+    requested_by: Annotated[str, typer.Option(help="With --filter: whose episodes.")] = "*",
+    fleet: Annotated[
+        bool, typer.Option("--fleet", help="With --filter: also what belongs to no episode, e.g. machines' telemetry.")
+    ] = False,
+    unfilter: Annotated[str | None, typer.Option(metavar="ROLE", help="Drop the row filter of a role.")] = None,
+    cancel_overdue: Annotated[
+        bool, typer.Option("--cancel-overdue", help="End what readers do beyond their limits, now.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --show: print JSON.")] = False,
+) -> None:
+    """Show or set who may do what in the database: owner, writers, readers, and row filters per team.
+
+    Users who log in are the site's own: make them first. With --show, the exit code is 1 when something is not as it
+    should be.
+    """
+    from stepwell.projections import roles as database_roles
+    from stepwell.projections.row_filters import RowFilter, like
+    from stepwell.settings import get_settings
+
+    chosen = [show, apply, grant is not None, revoke is not None, row_filter is not None, unfilter is not None,
+              cancel_overdue]  # fmt: skip
+    if sum(chosen) > 1:
+        raise ConfigurationError(
+            "stepwell db roles wants one of --show, --apply, --grant, --revoke, --filter, --unfilter, --cancel-overdue"
+        )
+    if harden and not apply:
+        raise ConfigurationError("--harden goes with --apply")
+    if row_filter is None and (fleet or {runs, policies, requested_by} != {"*"}):
+        raise ConfigurationError("--runs, --policies, --requested-by and --fleet go with --filter ROLE")
+    settings = get_settings()
+    limits = database_roles.Limits(settings.reader_statement_timeout_s, settings.reader_idle_timeout_s)
+    with opened_database(settings.database) as url:
+        if apply:
+            database_roles.apply(url, harden=harden)
+            print("The roles stepwell_owner, stepwell_writer and stepwell_reader are in use.")
+        elif grant is not None:
+            database_roles.grant(url, *grant, limits)
+            print(f"{grant[1]} has the role {grant[0]}.")
+        elif revoke is not None:
+            database_roles.revoke(url, *revoke)
+            print(f"{revoke[1]} has the role {revoke[0]} no more.")
+        elif row_filter is not None:
+            wanted = RowFilter(row_filter, like(runs), like(policies), like(requested_by), fleet)
+            database_roles.set_filter(url, wanted)
+            print(f"Members of {row_filter} see their rows. Readers whom no filter names see none.")
+        elif unfilter is not None:
+            database_roles.drop_filter(url, unfilter)
+            print(f"{unfilter} has no row filter any more.")
+        elif cancel_overdue:
+            for each in database_roles.cancel_overdue(url, limits):
+                print(f"{each.done} {each.user} (process {each.pid}) after {each.after_s:.0f} s")
+        else:
+            _show(database_roles.look(url, limits), limits, as_json=as_json)
+
+
+def _show(state: "RolesState", limits: "Limits", *, as_json: bool) -> None:
+    from stepwell.projections.row_filters import shell
+
+    if as_json:
+        print(json.dumps(asdict(state), indent=2))
+    elif state.missing:
+        print(f"Not in use here: {', '.join(state.missing)}.\nNext: stepwell db roles --apply")
+    else:
+        out = console()
+        rows = [(member.role, member.user, ", ".join(member.settings)) for member in state.members]
+        out.print(plain_table("role", "user", "limits", rows=rows))
+        print(f"Limits of readers: a statement {limits.statement_s:g} s, idle in a transaction {limits.idle_s:g} s.")
+        if state.filters:
+            filters = [
+                (each.role, shell(each.runs), shell(each.policies), shell(each.requested_by), "yes" * each.fleet)
+                for each in state.filters
+            ]
+            out.print(plain_table("filtered role", "runs", "policies", "requested by", "fleet", rows=filters))
+        if state.findings:
+            out.print(plain_table("of", "not as it should be", rows=[(f.what, f.problem) for f in state.findings]))
+        else:
+            print("All grants are as they should be.")
+    if state.missing or state.findings:
+        raise typer.Exit(1)
