@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks import codec, detector, local_log, peers
 from benchmarks.latency import latency_run
+from benchmarks.latency_rows import row_latency_runs
 from benchmarks.logs import fill, log_runs, new_log
 from benchmarks.measure import REPOSITORY, Results, child, machine
 from benchmarks.projector import projector_runs
@@ -112,6 +113,16 @@ def latency_group(size: Size) -> Runs:
         yield f"latency {kind}", latency_run(kind, 1_000, size.latency_s)
 
 
+def rows_group(size: Size) -> Runs:
+    """From the append of an event until its row is visible, at a steady rate and at saturation."""
+    for _ in range(size.turns):
+        for kind in ("local", "kafka"):
+            for name, run in row_latency_runs(kind, size.latency_s):
+                yield f"rows {kind}, postgresql: {name}", run
+        for name, run in row_latency_runs("local", size.latency_s, timescale=True):
+            yield f"rows local, timescaledb: {name}", run
+
+
 def steps_group(size: Size) -> Runs:
     """What each kind of step rule adds to the fold."""
     yield from step_rule_runs(size.rule_episodes, size.turns)
@@ -150,7 +161,7 @@ def codec_group(size: Size) -> Runs:
 
 GROUPS: dict[str, Callable[[Size], Runs]] = {
     "logs": log_group, "projector": projector_group, "memory": memory_group, "latency": latency_group,
-    "steps": steps_group, "triggers": triggers_group, "transactions": transactions_group,
+    "rows": rows_group, "steps": steps_group, "triggers": triggers_group, "transactions": transactions_group,
     "detector": detector_group, "local": local_group,
     "codec": codec_group, "peers": peer_group,
 }  # fmt: skip

@@ -228,11 +228,13 @@ def copy(log: str, database: str, events: int, group: str, rows: int) -> dict[st
     import psycopg
 
     from stepwell.projections.copy_format import encode_rows
+    from stepwell.projections.generations import read_homes
     from stepwell.projections.rows import Source, rows_of
     from stepwell.projections.tables import KINDS
 
     codec, timed = Codec(), Timed()
     with psycopg.connect(database, autocommit=True) as connection:
+        homes = read_homes(connection)
         for batch in _batches(log, events, Timed()):
             by_kind: dict[str, list[Any]] = {"steps": [], "actions": []}
             for index, value in enumerate(batch.values):
@@ -242,9 +244,10 @@ def copy(log: str, database: str, events: int, group: str, rows: int) -> dict[st
                         by_kind[kind].append(values)
             streams = {name: encode_rows(KINDS[name].types, rows) for name, rows in by_kind.items()}
             with timed.more(sum(map(len, by_kind.values()))), connection.transaction():
+                homes.enter(connection)
                 for name, stream in streams.items():
                     columns = ", ".join(KINDS[name].columns)
-                    statement = f"COPY stepwell.{name} ({columns}) FROM STDIN (FORMAT binary)"
+                    statement = f"COPY {name} ({columns}) FROM STDIN (FORMAT binary)"
                     with connection.cursor().copy(statement.encode()) as copying:
                         copying.write(stream)
     assert timed.count == rows, f"{timed.count} rows instead of {rows}; {group}"
@@ -286,6 +289,22 @@ def projector(log: str, database: str, events: int, group: str, rows: int) -> di
     return timed.figures() | {"batches": made.batches_written, "peak_mb": peak_mb()}
 
 
+def project(log: str, database: str) -> dict[str, Any]:
+    """The projector as it is, over the topic of events, until its standard input ends."""
+    from stepwell.projections.projector import Projector
+
+    tune_garbage_collection()
+    opened = open_log(log)
+    made = Projector(opened, database, Codec(), topics=(EPISODE_EVENTS,))
+    with stopping_by_signal(with_stdin=True) as stop:
+        made.run(stop)
+    opened.close()
+    return {
+        "batches": made.batches_written, "written": made.records_written, "cpu_s": time.process_time(),
+        "peak_mb": peak_mb(),
+    }  # fmt: skip
+
+
 def live(**parameters: Any) -> dict[str, Any]:
     """See `benchmarks.live_workers`; imported here, so that the other cases' memory stays their own."""
     from benchmarks.live_workers import live as run
@@ -302,7 +321,8 @@ def detector_memory(**parameters: Any) -> dict[str, Any]:
 
 CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "stages": stages, "raw_kafka": raw_kafka, "raw_sqlite": raw_sqlite, "engine": engine,
-    "memory": memory, "copy": copy, "projector": projector, "live": live, "detector_memory": detector_memory,
+    "memory": memory, "copy": copy, "projector": projector, "project": project, "live": live,
+    "detector_memory": detector_memory,
 }  # fmt: skip
 
 

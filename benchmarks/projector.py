@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
+from psycopg import sql
 
 from benchmarks.logs import fill, new_log
 from benchmarks.measure import child
@@ -14,6 +15,7 @@ from benchmarks.workload import Workload
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
 from stepwell.adapters.parts.timescale import TimescalePart
 from stepwell.engine.ports import OutgoingRecord
+from stepwell.projections.generations import read_homes
 from stepwell.projections.migrate import migrate
 
 TABLES = ("steps", "actions")
@@ -23,7 +25,7 @@ def projector_runs(
     load: Workload, records: Sequence[OutgoingRecord], turns: int, timescale: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Both cases in turn, on tables that are emptied before each."""
-    with new_log("local") as log, _databases(timescale) as urls:
+    with new_log("local") as log, databases(timescale) as urls:
         fill(log, records)
         for turn in range(turns):
             for case in ("copy", "projector"):
@@ -36,8 +38,11 @@ def projector_runs(
 
 
 @contextmanager
-def _databases(timescale: bool) -> Iterator[dict[str, str]]:
-    """A migrated database for each case; on TimescaleDB, whose server here holds one, the same for both."""
+def databases(timescale: bool) -> Iterator[dict[str, str]]:
+    """A migrated database for each case, ``copy`` and ``projector``.
+
+    On TimescaleDB, whose server here holds one, it is the same for both.
+    """
     if timescale:
         with TimescalePart() as part:
             url = part.start()
@@ -59,10 +64,12 @@ def _databases(timescale: bool) -> Iterator[dict[str, str]]:
 
 
 def _empty(url: str) -> None:
+    """Every table of the generation, positions and rollups among them."""
     with psycopg.connect(url, autocommit=True) as connection:
-        tables = connection.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname ~ '^stepwell_g'")
-        for schema, table in tables.fetchall():
-            connection.execute(f"TRUNCATE {schema}.{table}")
+        (schema,) = read_homes(connection).schemas
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
+        for (table,) in tables:
+            connection.execute(sql.SQL("TRUNCATE {}").format(sql.Identifier(schema, table)))
         connection.execute("CHECKPOINT")
 
 

@@ -46,6 +46,8 @@ def print_report(kept: dict[str, Any], console: Console | None = None) -> None:
                 f"{name}: {run['verdicts']} verdicts at {run['events_per_s']} events/s: "
                 f"p50 {run['p50_ms']:.0f} ms, p99 {run['p99_ms']:.0f} ms", highlight=False,
             )  # fmt: skip
+        elif name.startswith("rows "):
+            _print_rows(console, name, runs)
         elif name.startswith("triggers"):
             _print_triggers(console, name, runs)
         elif name.startswith("transactions"):
@@ -94,6 +96,17 @@ def _comparison(results: Results, name: str) -> str:
     if not share:
         return ""
     return f"{share:.1f} x {other}" if share > 2 else f"{share:.0%} of {other}"
+
+
+def _print_rows(console: Console, name: str, runs: list[dict[str, Any]]) -> None:
+    """From the append to the row: medians over the runs."""
+    figure = {what: statistics.median(run[what] for run in runs) for what in runs[0]}
+    console.print(
+        f"{name}: p50 {figure['p50_ms']:,.0f} ms, p99 {figure['p99_ms']:,.0f} ms of {figure['records']:,.0f} records "
+        f"at {figure['events_per_s']:,.0f} events/s; {figure['rows_per_s']:,.0f} written/s, at most "
+        f"{figure['most_behind']:,.0f} behind, {figure['batches']:,.0f} batches, all visible "
+        f"{figure['drained_s']:.1f} s after the last; {figure['peak_mb']:.0f} MiB", highlight=False,
+    )  # fmt: skip
 
 
 def _print_triggers(console: Console, name: str, runs: list[dict[str, Any]]) -> None:

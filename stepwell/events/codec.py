@@ -67,10 +67,13 @@ class Codec:
     """Encodes and decodes every record type. Cheap to make; readers and writers are compiled on first use.
 
     Safe to share between threads: plans are only ever added, and two threads that make the same one make equal ones.
+
+    Attributes:
+        schemas: where the schemas come from.
     """
 
     def __init__(self, schemas: SchemaSource | None = None) -> None:
-        self._schemas = schemas or packaged_schemas()
+        self.schemas: SchemaSource = schemas or packaged_schemas()
         self._readers: dict[bytes, _ReadPlan] = {}  # by fingerprint
         self._ids: dict[bytes, _ReadPlan] = {}  # by the frame's first bytes, for records without a fingerprint
         self._writers: dict[type, _WritePlan] = {}
@@ -188,19 +191,19 @@ class Codec:
         """For a record without a fingerprint: by the id that a registry gave."""
         plan = self._ids.get(prefix)
         if plan is None:
-            fingerprint = self._schemas.by_registry_id(int.from_bytes(prefix[1:], "big")).fingerprint.encode()
+            fingerprint = self.schemas.by_registry_id(int.from_bytes(prefix[1:], "big")).fingerprint.encode()
             plan = self._ids[prefix] = self._readers.get(fingerprint) or self._new_read_plan(fingerprint)
         return plan
 
     def _new_read_plan(self, fingerprint: bytes) -> _ReadPlan:
-        version = self._schemas.by_fingerprint(fingerprint.decode("ascii", "backslashreplace"))
+        version = self.schemas.by_fingerprint(fingerprint.decode("ascii", "backslashreplace"))
         entry = version.entry
         makers: dict[str, Any] = dict.fromkeys(record_names(version.schema), dict)
         finish = None
         if version.latest:
             makers = _classes(version)
         else:
-            latest = self._schemas.current(entry.type).version
+            latest = self.schemas.current(entry.type).version
             cls = cast(Any, entry.cls)
 
             def finish(fields: Any) -> Any:
@@ -221,7 +224,7 @@ class Codec:
         if type_name is None:
             raise EncodeError(f"{type(record).__name__} is no record type of the catalogue", reason="unknown-type")
         try:
-            version = self._schemas.current(type_name)
+            version = self.schemas.current(type_name)
         except UnknownSchemaError as error:
             raise EncodeError(str(error), reason=error.reason) from error
         entry = version.entry

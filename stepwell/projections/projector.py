@@ -4,32 +4,38 @@ The position of each partition stands in the database (``sink_offsets``) and mov
 the database's position is the truth; what is committed on the log is advice for people who look there. Whenever there
 is doubt (a new assignment, a lost connection, a position that another projector moved), the position is read again and
 the partition goes on from there.
+
+While the database works on a batch, in a thread of its own, the next one is read and its rows are made. There is never
+more than one on its way, and nothing else touches the connection meanwhile (`Projector._settle`).
 """
 
-import contextlib
-import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import structlog
 
 from stepwell.engine.ports import Consumer, MessageLog, RecordBatch, TopicPartition
+from stepwell.engine.vitals import DATABASE, LOG, Unwatched, Vitals
 from stepwell.events.codec import Codec
 from stepwell.exceptions import (
     DatabaseUnavailableError,
-    EventError,
     GenerationMovedError,
     LogError,
     LogUnavailableError,
     SinkFencedError,
 )
 from stepwell.projections import migrate, queries
+from stepwell.projections.batch_reader import BatchReader, BatchRows
 from stepwell.projections.database import Connection, Deadline, connect, named_errors
 from stepwell.projections.generations import Homes, read_homes
+from stepwell.projections.log_watch import LogWatch
 from stepwell.projections.progress import ProgressReporter
-from stepwell.projections.rows import PROJECTED_TOPICS, project
-from stepwell.projections.writer import BatchWriter, Item, unreadable
+from stepwell.projections.rows import PROJECTED_TOPICS
+from stepwell.projections.writer import BatchWriter, Written
+from stepwell.redaction import redact_text
 
 __all__ = ["GROUP", "Projector"]
 
@@ -41,6 +47,15 @@ _COMMIT_INTERVAL_S = 1.0
 _RETRY_MIN_S, _RETRY_MAX_S = 0.1, 5.0
 
 _log = structlog.get_logger("stepwell.projector")
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A batch on its way into the database."""
+
+    batch: RecordBatch
+    rows: BatchRows
+    outcome: Future[Written]
 
 
 class Projector:
@@ -63,6 +78,8 @@ class Projector:
         sink: names the position rows; None: the group. A generation that is being built is filled by a group of its
             own, and has the positions of those who go on with it.
         homes: tells at each connection where the tables are that it writes; default: those in force.
+        looks: looks at the topics and the groups of ``watch``, and outlives us; None: we have one of our own.
+        vitals: where to tell those who watch the worker what it does.
     """
 
     def __init__(
@@ -80,28 +97,39 @@ class Projector:
         locate: Callable[[], str] | None = None,
         sink: str | None = None,
         homes: Callable[[Connection], Homes] = read_homes,
+        looks: LogWatch | None = None,
+        vitals: Vitals | None = None,
     ) -> None:
         self._message_log = log
         self._url = database_url
         self._locate = locate
-        self._codec = codec
         self._group = group
         self._sink = sink or group
+        self._reader = BatchReader(codec, self._sink)
         self._read_homes = homes
         self._name = f"{group}-{slot}"
         self._topics = tuple(topics)
         self._batch_records = batch_records
         self._statement_timeout_s = statement_timeout_s
         self._queries = queries.load("projector")
-        self._progress = ProgressReporter(log, self._sink, self._topics, watch or {})
+        watched = {group: [topic for topic in read if topic in self._topics] for group, read in (watch or {}).items()}
+        self._own_looks = LogWatch(log, self._topics, lambda: watched) if looks is None else None
+        looks = looks or self._own_looks
+        assert looks is not None
+        self._progress = ProgressReporter(looks, self._sink, self._name, watched)
+        self._vitals = vitals or Unwatched()
         self._owned: set[TopicPartition] = set()
         # The database's position of those that are read from there. Owned partitions that are not in it must be sought
         # to the database's position before anything of them is written.
         self._placed: dict[TopicPartition, int] = {}
+        # Where the reader stood when it was last placed, for those who watch.
+        self._stands: dict[TopicPartition, int] = {}
         self._connection: Connection | None = None
         self._homes: Homes | None = None
         self._writer: BatchWriter | None = None
         self._deadline: Deadline | None = None
+        self._hands = ThreadPoolExecutor(1, thread_name_prefix="projector-database")
+        self._on_its_way: _Write | None = None
         self._away_since: float | None = None
         self._retry_s = _RETRY_MIN_S
         self._retry_at = 0.0
@@ -124,14 +152,20 @@ class Projector:
         self._deadline = Deadline(self._statement_timeout_s * 2)
         consumer = self._message_log.consumer(self._group, self._name)
         try:
-            self._progress.start()
-            consumer.subscribe(self._topics, lambda new: self._assigned(consumer, new), self._revoked)
+            if self._own_looks is not None:
+                self._own_looks.start()
+            consumer.subscribe(
+                self._topics, lambda new: self._assigned(consumer, new), lambda gone: self._revoked(consumer, gone)
+            )
             while not stop.is_set():
                 self._turn(consumer, stop)
+            self._settle(consumer)
             self._commit_advice(consumer, now=True)
         finally:
+            self._hands.shutdown()  # waits for the batch on its way
             consumer.close()
-            self._progress.close()
+            if self._own_looks is not None:
+                self._own_looks.close()
             self._drop_connection()
             self._deadline.close()
 
@@ -149,11 +183,14 @@ class Projector:
             self._place(consumer)
             self._work(consumer)
         except LogUnavailableError as error:
-            self._say_log_away(error)
+            self._say_log_away(consumer, error)
             stop.wait(_POLL_S)
 
     def _work(self, consumer: Consumer) -> None:
-        batches = consumer.poll(self._batch_records, _POLL_S)
+        self._vitals.doing("reading the log")
+        # With a batch on its way, only what is there already: where there is nothing, its outcome comes first.
+        batches = consumer.poll(self._batch_records, 0.0 if self._on_its_way else _POLL_S)
+        self._vitals.has(LOG)
         if self._log_away:
             self._log_away = False
             _log.info("log is back", projector=self._name)
@@ -161,49 +198,64 @@ class Projector:
             # A batch read before its partition was placed (or after it was lost) starts where nobody knows.
             if batch.source in self._placed:
                 self._handle(consumer, batch)
+        if not batches:
+            self._settle(consumer)
         self._report_progress(consumer)
         self._commit_advice(consumer)
 
     def _handle(self, consumer: Consumer, batch: RecordBatch) -> None:
+        """Make the batch's rows, and send them off once the batch before has arrived."""
+        self._vitals.doing(f"making rows of {_stretch(batch)}")
+        rows = self._reader.read(batch)
+        self._settle(consumer)
+        if batch.source not in self._placed:
+            return
         if self._writer is None or self._connection is None or self._deadline is None:
             self._placed.pop(batch.source, None)
             return
+        outcome = self._hands.submit(self._write, self._writer, self._connection, self._deadline, batch, rows)
+        self._on_its_way = _Write(batch, rows, outcome)
+
+    def _write(
+        self, writer: BatchWriter, connection: Connection, deadline: Deadline, batch: RecordBatch, rows: BatchRows
+    ) -> Written:
+        """In the other thread."""
+        with named_errors(self._url), deadline.on(connection):
+            return writer.write(batch, rows.items, rows.columns, lambda: self._reader.read_one_by_one(batch))
+
+    def _settle(self, consumer: Consumer, *, pause: bool = True) -> None:
+        """Wait for the batch on its way, and take note of what became of it.
+
+        To be called before anything else uses the connection, and before a partition is given away.
+        """
+        write, self._on_its_way = self._on_its_way, None
+        if write is None:
+            return
+        batch = write.batch
+        self._vitals.doing(f"writing the rows of {_stretch(batch)}")
         try:
-            with _without_collector():
-                items, given_up = self._items(batch)
-            with named_errors(self._url), self._deadline.on(self._connection):
-                written = self._writer.write(batch, items)
+            written = write.outcome.result()
         except SinkFencedError as error:
             _log.warning(
                 "another projector moved the position, reading it again", projector=self._name, reason=str(error)
             )
-            del self._placed[batch.source]
+            self._placed.pop(batch.source, None)
             return
         except DatabaseUnavailableError as error:
-            self._database_away(consumer, error)
+            self._database_away(consumer, error, pause=pause)
             return
         self._placed[batch.source] = batch.end
         self.batches_written += 1
         self.records_written += len(batch)
-        if given_up or written.refused:
-            self._say_set_aside(batch, sorted([*given_up, *written.refused]))
+        self._vitals.took(batch.source, len(batch))
+        if write.rows.given_up or written.refused:
+            found = sorted([*write.rows.given_up, *written.refused])
+            self._say_set_aside(batch, found, refused=len(written.refused))
 
-    def _items(self, batch: RecordBatch) -> tuple[list[Item], list[tuple[int, str]]]:
-        """The rows of every record, and place and reason of each that nobody can read."""
-        items: list[Item] = []
-        given_up: list[tuple[int, str]] = []
-        for index in range(len(batch)):
-            try:
-                rows = project(self._codec, batch, index)
-            except EventError as error:
-                rows = unreadable(batch, index, error, self._sink)
-                given_up += [(index, error.reason)] if rows else []
-            if rows:
-                items.append(Item(index, rows))
-        return items, given_up
-
-    def _say_set_aside(self, batch: RecordBatch, found: list[tuple[int, str]]) -> None:
+    def _say_set_aside(self, batch: RecordBatch, found: list[tuple[int, str]], *, refused: int) -> None:
         """One line a batch, however many there are: a broken producer makes thousands."""
+        self._vitals.set_aside("unreadable", len(found) - refused)
+        self._vitals.set_aside("refused", refused)
         _log.warning(
             "records became dead letters", projector=self._name, topic=batch.source.topic,
             partition=batch.source.partition, count=len(found), first_offset=batch.offsets[found[0][0]],
@@ -218,6 +270,7 @@ class Projector:
         return positions
 
     def _starting_positions(self, consumer: Consumer, new: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+        self._settle(consumer, pause=False)
         if self._connection is not None and self._deadline is not None:
             try:
                 with named_errors(self._url), self._deadline.on(self._connection):
@@ -230,14 +283,18 @@ class Projector:
         # Not from the committed position, which is mere advice and may lie below the log's start by now.
         return {source: consumer.watermarks(source).low for source in new}
 
-    def _revoked(self, gone: list[TopicPartition]) -> None:
+    def _revoked(self, consumer: Consumer, gone: list[TopicPartition]) -> None:
+        self._settle(consumer, pause=False)
         self._owned.difference_update(gone)
         for source in gone:
             self._placed.pop(source, None)
+            self._stands.pop(source, None)
         self._progress.forget(gone)
 
     def _place(self, consumer: Consumer) -> None:
         """Seek every unplaced partition to the database's position, and let it go on."""
+        if self._owned.difference(self._placed):
+            self._settle(consumer)
         waiting = [source for source in self._owned if source not in self._placed]
         if self._connection is None or self._deadline is None or not waiting:
             return
@@ -278,6 +335,7 @@ class Projector:
     def _ensure_connection(self, consumer: Consumer) -> None:
         if self._connection is not None or time.monotonic() < self._retry_at:
             return
+        self._vitals.doing("connecting to the database")
         try:
             if self._locate is not None:
                 self._url = self._locate()
@@ -298,6 +356,7 @@ class Projector:
         self._connection, self._homes = connection, homes
         self._writer = BatchWriter(connection, self._sink, homes)
         self._retry_s = _RETRY_MIN_S
+        self._vitals.has(DATABASE)
         if self._away_since is not None:
             _log.info("database is back", projector=self._name, away_s=round(time.monotonic() - self._away_since, 1))
             self._away_since = None
@@ -306,9 +365,11 @@ class Projector:
         """Say so once, hold the partitions (the membership lives on through `poll`), and try again later."""
         if isinstance(error, GenerationMovedError):
             _log.info("the tables have moved, following them", projector=self._name, reason=str(error))
-        elif self._away_since is None:
-            self._away_since = time.monotonic()
-            _log.warning("database is away, waiting", projector=self._name, reason=str(error))
+        else:
+            self._vitals.waits(DATABASE, str(error))
+            if self._away_since is None:
+                self._away_since = time.monotonic()
+                _log.warning("database is away, waiting", projector=self._name, reason=str(error))
         self._drop_connection()
         self._placed.clear()
         if pause:
@@ -323,15 +384,27 @@ class Projector:
 
     # --- what others see of us ---
 
-    def _say_log_away(self, error: LogError) -> None:
+    def _say_log_away(self, consumer: Consumer, error: LogError) -> None:
+        self._vitals.waits(LOG, str(error))
         if not self._log_away:
             self._log_away = True
             _log.warning("log is away, waiting", projector=self._name, reason=str(error))
-
-    def _report_progress(self, consumer: Consumer) -> None:
+        self._settle(consumer)
         if self._connection is None or self._homes is None or self._deadline is None:
             return
+        if not self._progress.wait_due():
+            return
+        try:
+            with named_errors(self._url), self._deadline.on(self._connection):
+                self._progress.write_wait(self._connection, self._homes, self._owned, f"log: {redact_text(str(error))}")
+        except DatabaseUnavailableError as gone:
+            self._database_away(consumer, gone)
+
+    def _report_progress(self, consumer: Consumer) -> None:
         if not self._placed or not self._progress.due():
+            return
+        self._settle(consumer)
+        if self._connection is None or self._homes is None or self._deadline is None:
             return
         try:
             with named_errors(self._url), self._deadline.on(self._connection):
@@ -343,24 +416,16 @@ class Projector:
         if not now and time.monotonic() < self._commit_at:
             return
         self._commit_at = time.monotonic() + _COMMIT_INTERVAL_S
+        self._settle(consumer)
         try:
             positions = {source: consumer.position(source) for source in self._placed}
+            self._stands |= positions
+            self._vitals.turned({source: at for source, at in self._stands.items() if source in self._owned})
             if positions:
                 consumer.commit(positions)
         except LogError as error:
             _log.debug("position not committed on the log", projector=self._name, reason=str(error))
 
 
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """No cyclic garbage collection in the block: a batch makes many records at once, and none of them is garbage yet.
-
-    Measured: a quarter of the time that a batch takes to decode.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def _stretch(batch: RecordBatch) -> str:
+    return f"{batch.source.topic}/{batch.source.partition} from {batch.start} to {batch.end}"

@@ -1,13 +1,14 @@
 """One batch of one partition into the database: position and rows in one transaction, or nothing.
 
 The usual case is fast: rows are copied straight into the large tables. Only where the database refuses something (a row
-that is there already, a text it cannot store, a number out of range) is the batch done again through staging tables,
-halved until the bad record stands alone; that record becomes a dead letter, and the others go in.
+that is there already, a text it cannot store, a number out of range) is the batch done again through staging tables;
+and where it refuses something then, record by record, halved until the bad one stands alone: that record becomes a
+dead letter, and the others go in.
 """
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -18,9 +19,12 @@ from stepwell.engine.publish import dead_letter
 from stepwell.events.topics import DEAD_LETTERS, EPISODE_EVENTS
 from stepwell.exceptions import EventError, SinkFencedError
 from stepwell.projections import queries
+from stepwell.projections.columns.batch import ColumnRows
+from stepwell.projections.columns.deltas import WALL_BOUNDS, step_deltas
 from stepwell.projections.copy_format import TYPE_NAMES, encode_rows
 from stepwell.projections.database import Connection
 from stepwell.projections.generations import Homes
+from stepwell.projections.rollups import Derivation, counted, deltas_of
 from stepwell.projections.rows import Source, rows_of
 from stepwell.projections.tables import KINDS, Kind, Row, Values, reduce_rows
 
@@ -77,8 +81,20 @@ class BatchWriter:
         self._queries = queries.load("projector")
         self._staged: set[str] = set()
 
-    def write(self, batch: RecordBatch, items: Sequence[Item]) -> Written:
-        """Move the position from the batch's start to its end, and write the items' rows, in one transaction.
+    def write(
+        self,
+        batch: RecordBatch,
+        items: Sequence[Item],
+        columns: Sequence[ColumnRows] = (),
+        one_by_one: Callable[[], Sequence[Item]] | None = None,
+    ) -> Written:
+        """Move the position from the batch's start to its end, and write the rows, in one transaction.
+
+        Args:
+            batch: the records.
+            items: rows of records.
+            columns: rows of the other records, by columns.
+            one_by_one: gives the rows of all records as items; None: that is what ``items`` has.
 
         Raises:
             SinkFencedError: the position is not at the batch's start: another projector moved it. Nothing is written.
@@ -89,7 +105,7 @@ class BatchWriter:
         try:
             with self._connection.transaction():
                 self._homes.enter(self._connection)
-                return self._write(batch, items)
+                return self._write(batch, items, columns, one_by_one or (lambda: items))
         except BaseException:
             self._staged.clear()  # a staging table made in a transaction that was rolled back is gone
             raise
@@ -107,20 +123,35 @@ class BatchWriter:
             self._staged = known
         return None
 
-    def _write(self, batch: RecordBatch, items: Sequence[Item]) -> Written:
+    def _write(
+        self,
+        batch: RecordBatch,
+        items: Sequence[Item],
+        columns: Sequence[ColumnRows],
+        one_by_one: Callable[[], Sequence[Item]],
+    ) -> Written:
         self._advance(batch)
         by_kind = _by_kind(items)
-        if not by_kind:
+        if not by_kind and not columns:
             return Written(0, [], slow=False)
+        written = self._try(by_kind, columns, direct=True)
+        # Of a kind with rows of both sorts, which of two with one key came first is seen record by record only.
+        if written is None and columns and not any(rows.kind in by_kind for rows in columns):
+            written = self._try(by_kind, columns, direct=False)
+        if written is None:
+            written = Written(0, [], slow=True)
+            self._put_bisecting(batch, one_by_one(), written)
+        return written
+
+    def _try(self, by_kind: dict[str, list[Values]], columns: Sequence[ColumnRows], *, direct: bool) -> Written | None:
+        """Put all rows at once; None where the database refuses one, and nothing stays written."""
         known = set(self._staged)
         try:
             with self._connection.transaction():
-                return Written(self._put(by_kind, direct=True), [], slow=False)
+                return Written(self._put(by_kind, columns, direct=direct), [], slow=not direct)
         except ROW_ERRORS:
             self._staged = known
-        result = Written(0, [], slow=True)
-        self._put_bisecting(batch, items, result)
-        return result
+            return None
 
     def _advance(self, batch: RecordBatch) -> None:
         topic, partition = batch.source
@@ -137,27 +168,37 @@ class BatchWriter:
                 f"another projector of '{self._sink}' works on it. The batch is dropped; nothing was written."
             )
 
-    def _put(self, by_kind: dict[str, list[Values]], *, direct: bool) -> int:
+    def _put(self, by_kind: dict[str, list[Values]], columns: Sequence[ColumnRows] = (), *, direct: bool) -> int:
         count = 0
+        # A generation that is being built may be for some tables only.
+        by_kind = {name: rows for name, rows in by_kind.items() if self._homes.takes(KINDS[name].target)}
+        columns = [each for each in columns if self._homes.takes(KINDS[each.kind].target)]
+        derivation = Derivation(self._connection, self._homes.storage, by_kind)
         for name, kind in KINDS.items():
-            rows = by_kind.get(name)
-            if not rows:
-                continue
-            rows = reduce_rows(kind, rows)
-            count += len(rows)
-            if direct and kind.direct:
-                self._copy(sql.Identifier(kind.target), kind, rows)
-            else:
-                self._merge(kind, rows)
+            rows = reduce_rows(kind, by_kind.get(name, ()))
+            alike = [each for each in columns if each.kind == name]
+            streams: list[bytes | memoryview] = [each.stream for each in alike]
+            count += len(rows) + sum(map(len, alike))
+            if rows:
+                streams.append(encode_rows(kind.types, rows))
+            if streams and direct and kind.direct:
+                self._copy(sql.Identifier(kind.target), kind, streams)
+                if derivation.takes(name):
+                    derivation.went_in(name, deltas_of(name, rows))
+                    for each in alike:
+                        derivation.went_in(name, step_deltas(each, WALL_BOUNDS))
+            elif streams:
+                self._merge(kind, streams, derivation)
+        derivation.finish()
         return count
 
-    def _copy(self, target: sql.Identifier, kind: Kind, rows: list[Values]) -> None:
-        stream = encode_rows(kind.types, rows)
+    def _copy(self, target: sql.Identifier, kind: Kind, streams: Sequence[bytes | memoryview]) -> None:
         statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(target, _columns(kind))
-        with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
-            copy.write(stream)
+        for stream in streams:
+            with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+                copy.write(stream)
 
-    def _merge(self, kind: Kind, rows: list[Values]) -> None:
+    def _merge(self, kind: Kind, streams: Sequence[bytes | memoryview], derivation: Derivation) -> None:
         staging = sql.Identifier(f"staging_{kind.name}")
         if kind.name not in self._staged:
             definitions = sql.SQL(", ").join(
@@ -168,15 +209,16 @@ class BatchWriter:
                 sql.SQL("CREATE TEMP TABLE IF NOT EXISTS {} ({}) ON COMMIT DELETE ROWS").format(staging, definitions)
             )
             self._staged.add(kind.name)
-        self._copy(staging, kind, rows)
+        self._copy(staging, kind, streams)
+        insert = sql.SQL("INSERT INTO {} ({columns}) SELECT {columns} FROM {} ON CONFLICT DO NOTHING").format(
+            sql.Identifier(kind.target), staging, columns=_columns(kind)
+        )
         if kind.merge is not None:
             self._connection.execute(self._queries[kind.merge])
+        elif derivation.takes(kind.name):
+            derivation.went_in(kind.name, self._connection.execute(counted(kind.name, insert)))
         else:
-            self._connection.execute(
-                sql.SQL("INSERT INTO {} ({columns}) SELECT {columns} FROM {} ON CONFLICT DO NOTHING").format(
-                    sql.Identifier(kind.target), staging, columns=_columns(kind)
-                )
-            )
+            self._connection.execute(insert)
         self._connection.execute(sql.SQL("DELETE FROM {}").format(staging))
 
     def _put_bisecting(self, batch: RecordBatch, items: Sequence[Item], result: Written) -> None:
