@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from stepwell.cli.resources import opened_log
+from stepwell.cli.workers import EndWithStdin, Given, Listen, Slot, Telemetry, WorkerKind, run_worker
 from stepwell.exceptions import MissingPartError
 
 GRPC, HTTP = "127.0.0.1:4317", "127.0.0.1:4318"
@@ -23,6 +23,10 @@ def otlp(
         Path | None,
         typer.Option(help="Every request must carry the token in this file as 'authorization: Bearer TOKEN'."),
     ] = None,
+    slot: Slot = None,
+    telemetry: Telemetry = True,
+    listen: Listen = None,
+    end_with_stdin: EndWithStdin = False,
 ) -> None:
     """Receive metrics and traces of anything with an OpenTelemetry SDK (OTLP) and put them on the log.
 
@@ -35,25 +39,29 @@ def otlp(
         from stepwell.adapters.otlp.tokens import Token
     except ModuleNotFoundError as error:
         raise MissingPartError(f"{error}; the receiver needs: pip install 'stepwell[otlp]'") from error
-    from stepwell.adapters.workers.process import run_as_worker, stopping_by_signal
-    from stepwell.events.codec import Codec
-    from stepwell.settings import get_settings
+    from stepwell.events.topics import TELEMETRY
 
     addresses = {name: _address(name, text) for name, text in (("grpc", grpc), ("http", http))}
     if not any(addresses.values()):
         raise typer.BadParameter("with both off there is nothing to listen on", param_hint="--http")
     token = Token(token_file) if token_file is not None else None
-    settings = get_settings()
 
-    def body() -> None:
-        with stopping_by_signal() as stop, opened_log(settings.log) as log:
-            intake = Intake(log, Codec())
-            try:
-                Receiver(intake, grpc=addresses["grpc"], http=addresses["http"], token=token).run(stop)
-            finally:
-                intake.close()
+    def receive(given: Given) -> None:
+        intake = Intake(given.log, given.codec, vitals=given.vitals, count=given.vitals.count)
+        receiver = Receiver(
+            intake,
+            grpc=addresses["grpc"],
+            http=addresses["http"],
+            token=token,
+            alive=lambda: given.vitals.turned({}),
+        )
+        try:
+            receiver.run(given.stop)
+        finally:
+            intake.close()
 
-    raise typer.Exit(run_as_worker(body, f"stepwell-otlp-{settings.worker_slot}"))
+    worker = WorkerKind("otlp", None, (TELEMETRY,), receive)
+    run_worker(worker, slot, telemetry=telemetry, listen=listen, end_with_stdin=end_with_stdin)
 
 
 def _address(name: str, text: str) -> str | None:

@@ -44,8 +44,8 @@ def engine(
     """Fold episode events into verdicts, exactly once. Run as many as there is work for, each with its own slot."""
     from stepwell.engine.restore import GROUP, TOPICS
 
-    worker = _Kind("engine", GROUP, TOPICS, _engine)
-    _run(worker, slot, telemetry=telemetry, listen=listen, end_with_stdin=end_with_stdin)
+    worker = WorkerKind("engine", GROUP, TOPICS, _engine)
+    run_worker(worker, slot, telemetry=telemetry, listen=listen, end_with_stdin=end_with_stdin)
 
 
 def detector(
@@ -54,8 +54,8 @@ def detector(
     """Watch verdicts for failure patterns and publish retrain requests, exactly once."""
     from stepwell.engine.detection.restore import GROUP, TOPICS
 
-    worker = _Kind("detector", GROUP, TOPICS, _detector)
-    _run(worker, slot, telemetry=telemetry, listen=listen, end_with_stdin=end_with_stdin)
+    worker = WorkerKind("detector", GROUP, TOPICS, _detector)
+    run_worker(worker, slot, telemetry=telemetry, listen=listen, end_with_stdin=end_with_stdin)
 
 
 def projector(
@@ -65,8 +65,8 @@ def projector(
     from stepwell.projections.projector import GROUP
     from stepwell.projections.rows import PROJECTED_TOPICS
 
-    worker = _Kind("projector", GROUP, PROJECTED_TOPICS, _projector, watch=_before_the_projector())
-    _run(worker, slot, telemetry=telemetry, listen=listen, end_with_stdin=end_with_stdin)
+    worker = WorkerKind("projector", GROUP, PROJECTED_TOPICS, _projector, watch=_before_the_projector())
+    run_worker(worker, slot, telemetry=telemetry, listen=listen, end_with_stdin=end_with_stdin)
 
 
 def work(
@@ -176,26 +176,26 @@ def _consecutive(listen: str | None, count: int) -> list[list[str]]:
 
 
 @dataclass(frozen=True)
-class _Kind:
+class WorkerKind:
     """One kind of worker.
 
     Attributes:
         name: as in ``stepwell-NAME-SLOT``.
-        group: its consumer group.
-        topics: what it reads.
+        group: its consumer group; None for one that reads nothing.
+        topics: what it reads, or writes to.
         run: does the work until told to stop.
         watch: other groups whose positions it tells of.
     """
 
     name: str
-    group: str
+    group: str | None
     topics: Sequence[str]
-    run: Callable[["_Given"], None]
+    run: Callable[["Given"], None]
     watch: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class _Given:
+class Given:
     """What a worker is given.
 
     Attributes:
@@ -213,7 +213,9 @@ class _Given:
     vitals: "WorkerVitals"
 
 
-def _run(kind: _Kind, slot: str | None, *, telemetry: bool, listen: str | None, end_with_stdin: bool) -> None:
+def run_worker(
+    kind: WorkerKind, slot: str | None, *, telemetry: bool, listen: str | None, end_with_stdin: bool
+) -> None:
     """Run one worker as this process, and exit with the code that says how it ended."""
     from stepwell.adapters.telemetry.publisher import TelemetryPublisher
     from stepwell.adapters.workers.health import parse_listen
@@ -250,12 +252,12 @@ def _run(kind: _Kind, slot: str | None, *, telemetry: bool, listen: str | None, 
                     listen=None if address is None else parse_listen(address),
                 )
             )
-            kind.run(_Given(settings, log, codec, name, worker_id, stop, looks, vitals))
+            kind.run(Given(settings, log, codec, name, worker_id, stop, looks, vitals))
 
     raise typer.Exit(run_as_worker(body, worker_id))
 
 
-def _engine(given: _Given) -> None:
+def _engine(given: Given) -> None:
     import structlog
 
     from stepwell.adapters.workers.markers import DiskMarkers
@@ -295,7 +297,7 @@ def _engine(given: _Given) -> None:
         markers.close()
 
 
-def _detector(given: _Given) -> None:
+def _detector(given: Given) -> None:
     import structlog
 
     from stepwell.adapters.workers.process import SystemClock
@@ -317,7 +319,7 @@ def _detector(given: _Given) -> None:
     loop.run(given.stop)
 
 
-def _projector(given: _Given) -> None:
+def _projector(given: Given) -> None:
     from stepwell.adapters.database import database_server
     from stepwell.projections.projector import Projector
 

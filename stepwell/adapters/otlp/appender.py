@@ -9,6 +9,7 @@ from concurrent.futures import Future
 import structlog
 
 from stepwell.engine.ports import MessageLog, OutgoingRecord, Producer
+from stepwell.engine.vitals import LOG, Vitals
 from stepwell.events.topics import BY_NAME, TELEMETRY
 from stepwell.exceptions import LogError, LogUnavailableError, StillQueuedError
 
@@ -30,19 +31,15 @@ class Appender:
     senders keep what they have and send it again. What the log may have taken all the same comes twice then.
     """
 
-    def __init__(self, log: MessageLog) -> None:
+    def __init__(self, log: MessageLog, vitals: Vitals) -> None:
         self._message_log = log
+        self._vitals = vitals
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._producer: Producer | None = None
         self._queued = False
-        self._away = False
+        self._said = False
         self._thread = threading.Thread(target=self._run, name="otlp-appender", daemon=True)
         self._thread.start()
-
-    @property
-    def away(self) -> bool:
-        """Whether the log did not take the last batch."""
-        return self._away
 
     def append(self, records: Sequence[OutgoingRecord]) -> Future[None]:
         """Done once all the records are durable in the log; fails with `LogError`."""
@@ -73,9 +70,7 @@ class Appender:
                 _logger.exception("appender broke")
                 self._drop_producer()
             else:
-                if self._away:
-                    self._away = False
-                    _logger.info("log is back")
+                self._say_there()
                 for _, future in batch:
                     future.set_result(None)
         self._drop_producer()
@@ -128,6 +123,13 @@ class Appender:
             self._producer = None
 
     def _say_away(self, error: LogError) -> None:
-        if not self._away:
-            self._away = True
+        self._vitals.waits(LOG, str(error))
+        if not self._said:
+            self._said = True
             _logger.warning("log takes nothing, refusing requests until it does", reason=str(error))
+
+    def _say_there(self) -> None:
+        self._vitals.has(LOG)
+        if self._said:
+            self._said = False
+            _logger.info("log is back")

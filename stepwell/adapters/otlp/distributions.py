@@ -22,10 +22,10 @@ def explicit_of(point: HistogramDataPoint) -> Distribution:
     bounds, counts = tuple(point.explicit_bounds), tuple(point.bucket_counts)
     if counts and len(counts) != len(bounds) + 1:
         raise RefusedError(
-            f"a point has {len(bounds)} bounds and {len(counts)} bucket counts; one count more is needed"
+            "buckets", f"a point has {len(bounds)} bounds and {len(counts)} bucket counts; one count more is needed"
         )
     if any(not earlier < later for earlier, later in itertools.pairwise(bounds)):
-        raise RefusedError("the bounds of a point do not grow")
+        raise RefusedError("buckets", "the bounds of a point do not grow")
     return _made(point, bounds if counts else (), counts)
 
 
@@ -76,7 +76,9 @@ def _power(scale: int, index: int) -> float:
     except OverflowError:
         found = math.inf
     if not math.isfinite(found):
-        raise RefusedError(f"a bucket of an exponential histogram (scale {scale}, index {index}) exceeds a double")
+        raise RefusedError(
+            "buckets", f"a bucket of an exponential histogram (scale {scale}, index {index}) exceeds a double"
+        )
     return found
 
 
@@ -84,11 +86,11 @@ def _made(
     point: HistogramDataPoint | ExponentialHistogramDataPoint, bounds: tuple[float, ...], counts: Any
 ) -> Distribution:
     if len(bounds) > BUCKETS_MAX:
-        raise RefusedError(f"a point has {len(bounds)} buckets; at most {BUCKETS_MAX} are taken")
+        raise RefusedError("buckets", f"a point has {len(bounds)} buckets; at most {BUCKETS_MAX} are taken")
     if not all(map(math.isfinite, bounds)):
-        raise RefusedError("a bound of a point is no finite number")
+        raise RefusedError("buckets", "a bound of a point is no finite number")
     if max(point.count, *counts, 0) > COUNT_MAX:
-        raise RefusedError(f"a point counts more than {COUNT_MAX} values")
+        raise RefusedError("buckets", f"a point counts more than {COUNT_MAX} values")
     return Distribution(
         point=0,
         count=point.count,

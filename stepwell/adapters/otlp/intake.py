@@ -5,7 +5,6 @@ import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError as ProtobufError
@@ -27,16 +26,20 @@ from stepwell.adapters.otlp.spans import SpansReader
 from stepwell.adapters.otlp.taken import Taken
 from stepwell.engine.ports import MessageLog, OutgoingRecord
 from stepwell.engine.publish import outgoing
+from stepwell.engine.vitals import Unwatched, Vitals
 from stepwell.events.codec import Codec
 from stepwell.events.model import SpansEnded
 from stepwell.exceptions import EncodeError, LogError
 
-__all__ = ["SIGNALS", "BusyError", "Counts", "Intake", "MalformedRequestError"]
+__all__ = ["REFUSED", "SIGNALS", "TAKEN", "BusyError", "Intake", "MalformedRequestError"]
 
 IN_FLIGHT_BYTES = 64 * 1024 * 1024
 """The most bytes of requests that are being worked on at once."""
 
 SIGNALS = ("metrics", "traces")
+
+TAKEN, REFUSED = "stepwell_otlp_points_total", "stepwell_otlp_rejected_total"
+"""Counters: points and spans that are in the log, by signal; those that are not, and whole requests, by reason."""
 
 
 class MalformedRequestError(ValueError):
@@ -47,35 +50,25 @@ class BusyError(Exception):
     """The request cannot be taken now; sending it again later can help."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """What the receiver has done since it started.
-
-    Attributes:
-        requests: answered with success.
-        points, spans: durable in the log.
-        refused: points and spans that were not taken, with a reason to the sender.
-        unavailable: requests refused as a whole, to be sent again.
-    """
-
-    requests: int = 0
-    points: int = 0
-    spans: int = 0
-    refused: int = 0
-    unavailable: int = 0
-
-
 class Intake:
     """Takes requests, and answers once their records are durable.
 
     Args:
         log: where to append.
         codec: encodes the records.
+        vitals: told whether the log takes what is appended.
+        count: told what was done: name of a counter, value of its label, by how much.
         now_us: the clock (µs since 1970 UTC).
     """
 
     def __init__(
-        self, log: MessageLog, codec: Codec, now_us: Callable[[], int] = lambda: time.time_ns() // 1000
+        self,
+        log: MessageLog,
+        codec: Codec,
+        *,
+        vitals: Vitals | None = None,
+        count: Callable[[str, str, int], None] = lambda _name, _label, _by: None,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         senders, sequence = Senders(), itertools.count()
         metrics = MetricsReader(senders, now_us, lambda: next(sequence))
@@ -85,16 +78,11 @@ class Intake:
             "traces": (ExportTraceServiceRequest, spans.read),
         }
         self._codec = codec
-        self._appender = Appender(log)
+        self._appender = Appender(log, vitals or Unwatched())
+        self._count = count
         # One thread, so that the loop stays free to answer, and the readers need no locks.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otlp-reader")
         self._in_flight = 0
-        self.counts = Counts()
-
-    @property
-    def log_away(self) -> bool:
-        """Whether the log did not take what was appended last."""
-        return self._appender.away
 
     async def take(self, signal: str, body: bytes | Any) -> Any:
         """The response message to a request, once what it holds is in the log.
@@ -109,7 +97,7 @@ class Intake:
         """
         size = len(body) if isinstance(body, bytes) else body.ByteSize()
         if self._in_flight + size > IN_FLIGHT_BYTES:
-            self.counts.unavailable += 1
+            self._count(REFUSED, "busy", 1)
             raise BusyError(f"more than {IN_FLIGHT_BYTES} bytes of requests are being worked on; send it again later")
         self._in_flight += size
         try:
@@ -117,7 +105,7 @@ class Intake:
             if records:
                 await asyncio.wrap_future(self._appender.append(records))
         except LogError as error:
-            self.counts.unavailable += 1
+            self._count(REFUSED, "log_away", 1)
             raise BusyError(f"the log takes nothing now; send it again later: {error}") from error
         finally:
             self._in_flight -= size
@@ -142,17 +130,15 @@ class Intake:
             except EncodeError as error:
                 count = len(record.spans if isinstance(record, SpansEnded) else record.point_at)
                 taken.accepted -= count
-                taken.refuse(str(error), count)
+                taken.refuse(error.reason, str(error), count)
         return taken, records
 
     def _answer(self, signal: str, taken: Taken) -> Any:
-        counts = self.counts
-        counts.requests += 1
-        counts.refused += taken.refused
+        self._count(TAKEN, signal, taken.accepted)
+        for code, count in taken.codes.items():
+            self._count(REFUSED, code, count)
         if signal == "metrics":
-            counts.points += taken.accepted
             metrics = ExportMetricsPartialSuccess(rejected_data_points=taken.refused, error_message=taken.message)
             return ExportMetricsServiceResponse(partial_success=metrics if taken.refused else None)
-        counts.spans += taken.accepted
         spans = ExportTracePartialSuccess(rejected_spans=taken.refused, error_message=taken.message)
         return ExportTraceServiceResponse(partial_success=spans if taken.refused else None)

@@ -97,13 +97,13 @@ class MetricsReader:
             try:
                 sender = self._senders.of(resource_metrics.resource)
             except RefusedError as error:
-                taken.refuse(str(error), _count(resource_metrics.scope_metrics))
+                taken.refuse(error.code, str(error), _count(resource_metrics.scope_metrics))
                 continue
             for scope_metrics in resource_metrics.scope_metrics:
                 try:
                     name = scope_text(scope_metrics.scope)
                 except RefusedError as error:
-                    taken.refuse(str(error), _count([scope_metrics]))
+                    taken.refuse(error.code, str(error), _count([scope_metrics]))
                     continue
                 scope = _Scope(self, sender, name, now, window, taken)
                 for metric in scope_metrics.metrics:
@@ -126,7 +126,7 @@ class MetricsReader:
             series = Series(metric=metric, unit=unit, kind=kind, temporality=temporality, attributes=own)
             size = text_bytes((*own, Attribute(name=metric, value=unit))) + _SERIES_BYTES
             if size > TEXT_BYTES:
-                raise RefusedError(f"name, unit and attributes have more than {TEXT_BYTES} bytes")
+                raise RefusedError("too_large", f"name, unit and attributes have more than {TEXT_BYTES} bytes")
             known = _Known(series, size, {each.name: each.value for each in texts if each not in own})
             if len(self._known) >= _CACHED_MAX:
                 self._known.clear()
@@ -187,7 +187,7 @@ class _Scope:
         points: Any = getattr(metric, data).data_points if data else ()
         try:
             if not metric.name:
-                raise RefusedError("a metric has no name")
+                raise RefusedError("metric", "a metric has no name")
             match data:
                 case "gauge":
                     self._numbers(metric, "gauge", "none", points)
@@ -200,10 +200,11 @@ class _Scope:
                     self._spreads(metric, _temporality(metric, metric.exponential_histogram), points, exponential_of)
                 case "summary":
                     raise RefusedError(
-                        f"{_named(metric.name)} is a summary, whose quantiles cannot be combined; send a histogram"
+                        "summary",
+                        f"{_named(metric.name)} is a summary, whose quantiles cannot be combined; send a histogram",
                     )
         except RefusedError as error:
-            self._taken.refuse(str(error), len(points))
+            self._taken.refuse(error.code, str(error), len(points))
 
     def close(self) -> None:
         """Hand over what is open."""
@@ -216,19 +217,19 @@ class _Scope:
         for point in points:
             at = point.time_unix_nano // 1000
             if not first <= at <= last:
-                self._taken.refuse(self._window.words)
+                self._taken.refuse("time", self._window.words)
                 continue
             if point.flags & _NO_VALUE:
                 continue
             # A field of a oneof that is not the one in use reads as zero.
             value = point.as_double or float(point.as_int)
             if not value and point.WhichOneof("value") is None:
-                self._taken.refuse(f"{series.words}: a point has no value")
+                self._taken.refuse("value", f"{series.words}: a point has no value")
                 continue
             try:
                 columns, place = self._place(series, point.attributes)
             except RefusedError as error:
-                self._taken.refuse(f"{series.words}: {error}")
+                self._taken.refuse(error.code, f"{series.words}: {error}")
                 continue
             columns.add(place, _start(point, at) if series.counts else at, at, value)
 
@@ -239,7 +240,7 @@ class _Scope:
         for point in points:
             at = point.time_unix_nano // 1000
             if not self._window.first <= at <= self._window.last:
-                self._taken.refuse(self._window.words)
+                self._taken.refuse("time", self._window.words)
                 continue
             if point.flags & _NO_VALUE:
                 continue
@@ -247,7 +248,7 @@ class _Scope:
                 spread = spread_of(point)
                 columns, place = self._place(series, point.attributes)
             except RefusedError as error:
-                self._taken.refuse(f"{series.words}: {error}")
+                self._taken.refuse(error.code, f"{series.words}: {error}")
                 continue
             columns.distributions.append(msgspec.structs.replace(spread, point=len(columns.point_at)))
             columns.size += _BUCKET_BYTES * (len(spread.counts) + 2)
@@ -285,7 +286,7 @@ def _named(metric: str) -> str:
 def _temporality(metric: Metric, data: Any) -> str:
     found = _TEMPORALITY.get(data.aggregation_temporality)
     if found is None:
-        raise RefusedError(f"{_named(metric.name)} does not say whether it is delta or cumulative")
+        raise RefusedError("temporality", f"{_named(metric.name)} does not say whether it is delta or cumulative")
     return found
 
 

@@ -17,6 +17,7 @@ __all__ = ["MAX_REQUEST_BYTES", "Receiver"]
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """The largest request (bytes), unpacked: what gRPC takes unless told otherwise."""
+_TURN_S = 1.0
 
 _log = structlog.get_logger("stepwell.otlp")
 
@@ -37,6 +38,7 @@ class Receiver:
         grpc, http: where to listen (``host:port``, port 0: a free one); None: not at all.
         token: what every request must carry; None: nothing.
         max_bytes: the largest request (bytes), unpacked.
+        alive: called every second, a sign of life.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class Receiver:
         http: str | None,
         token: Token | None = None,
         max_bytes: int = MAX_REQUEST_BYTES,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         self._intake = intake
         self._grpc = grpc
         self._http = http
         self._token = token
         self._max_bytes = max_bytes
+        self._alive = alive
 
     def run(self, stop: threading.Event, listening: Callable[[Listening], None] = lambda _: None) -> None:
         """Listen until ``stop`` is set; requests that were begun are answered.
@@ -80,7 +84,9 @@ class Receiver:
             self._warn_if_open(where)
             _log.info("receiving", grpc=where[0], http=where[1])
             listening(Listening(*where))
-            await asyncio.to_thread(stop.wait)
+            self._alive()
+            while not await asyncio.to_thread(stop.wait, _TURN_S):
+                self._alive()
         finally:
             await asyncio.gather(*(server.stop() for server in servers))
 

@@ -28,7 +28,14 @@ _SCOPE_CHARACTERS = 4_000
 
 
 class RefusedError(ValueError):
-    """Something in a request cannot be taken; the message says what and what would be right."""
+    """Something in a request cannot be taken; the message says what and what would be right.
+
+    ``code``: a short stable word, which refusals are counted by.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,7 @@ def scope_text(scope: InstrumentationScope) -> str:
     parts += [f"{pair.key}={text_of(pair.value)}" for pair in scope.attributes]
     text = " ".join(filter(None, parts))
     if len(text) > _SCOPE_CHARACTERS:
-        raise RefusedError(f"a scope has {len(text)} characters; at most {_SCOPE_CHARACTERS} are taken")
+        raise RefusedError("too_large", f"a scope has {len(text)} characters; at most {_SCOPE_CHARACTERS} are taken")
     return text
 
 
@@ -111,7 +118,7 @@ def episode_of(texts: Mapping[str, str], otherwise: Episode) -> Episode:
     episode_id, attempt = texts.get(EPISODE_ID), texts.get(ATTEMPT)
     if episode_id is None:
         if attempt is not None and otherwise.episode_id is None:
-            raise RefusedError(f"{ATTEMPT} is given without {EPISODE_ID}")
+            raise RefusedError("episode", f"{ATTEMPT} is given without {EPISODE_ID}")
         return otherwise if attempt is None else Episode(otherwise.episode_id, _attempt(attempt))
     return Episode(_named(EPISODE_ID, episode_id), None if attempt is None else _attempt(attempt))
 
@@ -121,11 +128,12 @@ def _read(resource: Resource) -> Sender:
     name = next((name for name in WORKER_NAMES if texts.get(name)), None)
     if name is None:
         raise RefusedError(
-            f"the resource does not say who sends: set one of {', '.join(WORKER_NAMES)} (the first one counts)"
+            "resource",
+            f"the resource does not say who sends: set one of {', '.join(WORKER_NAMES)} (the first one counts)",
         )
     rest = tuple(Attribute(name=key, value=texts[key]) for key in sorted(texts) if key not in _SAID)
     if text_bytes(rest) > TEXT_BYTES:
-        raise RefusedError(f"the resource has more than {TEXT_BYTES} bytes of attributes")
+        raise RefusedError("too_large", f"the resource has more than {TEXT_BYTES} bytes of attributes")
     return Sender(
         worker_id=_named(name, texts[name]),
         host=_named(HOST_NAME, texts.get(HOST_NAME) or "unknown"),
@@ -138,18 +146,18 @@ def _named(name: str, text: str) -> str:
     """The text, where it can be an id."""
     if text and len(text) <= MAX_ID_CHARACTERS and text.isprintable():
         return text
-    raise RefusedError(f"{name} is {text[:60]!r}; 1 to {MAX_ID_CHARACTERS} printable characters are needed")
+    raise RefusedError("resource", f"{name} is {text[:60]!r}; 1 to {MAX_ID_CHARACTERS} printable characters are needed")
 
 
 def _attempt(text: str) -> int:
     if text.isascii() and text.isdigit() and len(text) <= len(str(_ATTEMPT_MAX)) and 1 <= int(text) <= _ATTEMPT_MAX:
         return int(text)
-    raise RefusedError(f"{ATTEMPT} is {text[:60]!r}; a number from 1 is needed")
+    raise RefusedError("episode", f"{ATTEMPT} is {text[:60]!r}; a number from 1 is needed")
 
 
 def _plain(value: AnyValue, depth: int) -> Any:
     if depth > _NESTED_MAX:
-        raise RefusedError(f"an attribute is nested more than {_NESTED_MAX} levels deep")
+        raise RefusedError("attribute", f"an attribute is nested more than {_NESTED_MAX} levels deep")
     match value.WhichOneof("value"):
         case "string_value":
             return value.string_value

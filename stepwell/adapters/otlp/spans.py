@@ -43,13 +43,13 @@ class SpansReader:
             try:
                 sender = self._senders.of(resource_spans.resource)
             except RefusedError as error:
-                taken.refuse(str(error), sum(len(scope.spans) for scope in resource_spans.scope_spans))
+                taken.refuse(error.code, str(error), sum(len(scope.spans) for scope in resource_spans.scope_spans))
                 continue
             for scope_spans in resource_spans.scope_spans:
                 try:
                     scope = scope_text(scope_spans.scope)
                 except RefusedError as error:
-                    taken.refuse(str(error), len(scope_spans.spans))
+                    taken.refuse(error.code, str(error), len(scope_spans.spans))
                     continue
                 for episode, spans in _read(scope_spans.spans, sender, window, taken).items():
                     self._record(sender, scope, now, episode, spans, taken)
@@ -87,9 +87,9 @@ def _read(
             episode = episode_of(said, sender.episode) if said else sender.episode
             size = _size(made)
             if size > TEXT_BYTES:
-                raise RefusedError(f"a span has more than {TEXT_BYTES} bytes of text")
+                raise RefusedError("too_large", f"a span has more than {TEXT_BYTES} bytes of text")
         except RefusedError as error:
-            taken.refuse(str(error))
+            taken.refuse(error.code, str(error))
             continue
         by_episode.setdefault(episode, []).append((made, size))
     return by_episode
@@ -99,10 +99,10 @@ def _span(span: trace_pb2.Span, window: Window) -> tuple[Span, dict[str, str]]:
     """A span, and what its attributes say of the episode."""
     end_at = span.end_time_unix_nano // 1000
     if not window.first <= end_at <= window.last:
-        raise RefusedError(window.words)
+        raise RefusedError("time", window.words)
     start_at = span.start_time_unix_nano // 1000
     if not EARLIEST_US <= start_at <= end_at:
-        raise RefusedError("a span begins before the year 2000 or after its own end")
+        raise RefusedError("time", "a span begins before the year 2000 or after its own end")
     texts = attributes_of(span.attributes)
     own = tuple(each for each in texts if each.name not in (EPISODE_ID, ATTEMPT))
     made = Span(
@@ -138,14 +138,16 @@ def _span(span: trace_pb2.Span, window: Window) -> tuple[Span, dict[str, str]]:
 
 def _id(name: str, raw: bytes, size: int) -> str:
     if len(raw) != size or not any(raw):
-        raise RefusedError(f"the {name} of a span is {raw.hex()[:40]!r}; {size} bytes are needed, not all zero")
+        raise RefusedError(
+            "span_id", f"the {name} of a span is {raw.hex()[:40]!r}; {size} bytes are needed, not all zero"
+        )
     return raw.hex()
 
 
 def _time(nanoseconds: int) -> int:
     at = nanoseconds // 1000
     if at >= TIME_LIMIT_US:
-        raise RefusedError("an event of a span lies beyond the year 9999")
+        raise RefusedError("time", "an event of a span lies beyond the year 9999")
     return at
 
 

@@ -50,17 +50,22 @@ class Taken:
     Attributes:
         records: in the order of the request.
         accepted: points or spans in them.
-        refused: points or spans that are not.
+        codes: how many are not, by a short stable code of the reason.
     """
 
     records: list[TelemetrySampled | SpansEnded] = field(default_factory=list)
     accepted: int = 0
-    refused: int = 0
+    codes: dict[str, int] = field(default_factory=dict)
     _reasons: dict[str, int] = field(default_factory=dict)
 
-    def refuse(self, reason: str, count: int = 1) -> None:
-        """Count what is not taken, with why."""
-        self.refused += count
+    @property
+    def refused(self) -> int:
+        """Points or spans that are not."""
+        return sum(self.codes.values())
+
+    def refuse(self, code: str, reason: str, count: int = 1) -> None:
+        """Count what is not taken, with a short stable code and why."""
+        self.codes[code] = self.codes.get(code, 0) + count
         if reason in self._reasons or len(self._reasons) < _REASONS_MAX:
             self._reasons[reason] = self._reasons.get(reason, 0) + count
 
