@@ -20,7 +20,7 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.table import Options as TableOptions
 
 from stepwell.adapters.dashboards.catalogue import DASHBOARDS
-from stepwell.adapters.dashboards.macros import RESOLUTIONS
+from stepwell.adapters.dashboards.macros import POINTS_MAX, RESOLUTIONS
 from stepwell.adapters.dashboards.model import WIDTH_MAX, Column, Dashboard, Panel, Threshold, Unit, Variable
 
 FOLDER = Path(__file__).parent / "dashboards"
@@ -140,6 +140,8 @@ def _panel(dashboard: Dashboard, panel: Panel) -> AnyPanel:
         made = _matrix(panel) if panel.kind == "matrix" else _table(panel)
     made = made.title(panel.title).description(panel.about)
     if not panel.prometheus:
+        if panel.kind == "time":
+            made = made.max_data_points(POINTS_MAX)
         return made.datasource(DATABASE).with_target(SqlQuery(dashboard.sql(panel), over_time=panel.kind == "time"))
     made = made.datasource(PROMETHEUS)
     for letter, query in zip("ABCD", panel.prometheus, strict=False):
@@ -226,7 +228,7 @@ def _table(panel: Panel) -> table.Panel:
     made = made.thresholds(_thresholds(()))
     for place, column in enumerate(panel.columns):
         properties = _properties(column)
-        if column.thresholds:
+        if column.thresholds or column.words:
             properties.append(model.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
         if panel.kind == "interval" and place == 1:
             gauge = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
@@ -268,6 +270,9 @@ def _properties(column: Column) -> list[model.DynamicConfigValue]:
     ]
     if column.thresholds:
         made.append(model.DynamicConfigValue("thresholds", _thresholds(column.thresholds).build()))
+    if column.words:
+        coloured = {word: model.ValueMappingResult(color=COLOURS[level]) for word, level in column.words.items()}
+        made.append(model.DynamicConfigValue("mappings", [model.ValueMap(options=coloured)]))
     if column.leads_where:
         chosen = f"var-{column.leads_to}=${{__value.raw:percentencode}}"
         url = f"/d/{uid_of(column.leads_where)}?{chosen}&${{__url_time_range}}"

@@ -37,11 +37,13 @@ SERIES_COLOURS = ("#2a78d6", "#1baf7a", "#eda100", "#4a3aa7", "#e34948", "#00830
 LEVEL_COLOURS: dict[Level, str] = {"good": "#0ca30c", "warn": "#fab219", "bad": "#d03b3b"}
 OTHERS = "#898781"
 TEXT, GRID, LINE = "#52514e", "#e1e0d9", "#c3c2b7"
-POINTS_SHOWN_MAX = 60
+POINTS_SHOWN_MAX = 40
 """A line of at most so many values shows each as a dot."""
 
 VERSION = "6.4"
 HEIGHT = 190
+# The time of day, and the date where a day begins.
+_CLOCK = "utcFormat(datum.value, utchours(datum.value) + utcminutes(datum.value) == 0 ? '%-d %b' : '%H:%M')"
 _CONFIG: dict[str, Any] = {
     "font": "system-ui, -apple-system, 'Segoe UI', sans-serif", "background": None, "view": {"stroke": None},
     "axis": {"labelColor": TEXT, "titleColor": TEXT, "gridColor": GRID, "domainColor": LINE, "tickColor": LINE,
@@ -90,7 +92,7 @@ Point = tuple[datetime, str, float | None]
 def time_chart(panel: Panel, rows: Sequence[tuple[datetime, str, float | None]], window: Window, width: int) -> Chart:
     """Lines over time, or bars on each other where the panel is stacked."""
     points: list[Point] = [(time, name, _finite(value)) for time, name, value in rows]
-    names = _ranked(points)
+    names = _ranked(points, panel)
     colours = _colours(names[: len(SERIES_COLOURS)], panel)
     left_out = names[len(SERIES_COLOURS) :]
     if panel.stacked and left_out:
@@ -101,10 +103,10 @@ def time_chart(panel: Panel, rows: Sequence[tuple[datetime, str, float | None]],
     step = _step(points, window)
     data = _bars(points, colours, step, factor) if panel.stacked else _lines(points, colours, step, factor)
     scale = {"type": "utc", "domain": [_ms(window.start), _ms(window.end)]}
-    x = {"field": "t", "type": "temporal", "scale": scale, "axis": {"title": None, "tickCount": 6}}
-    encoding = {"x": x, "y": _y(panel, factor), "color": _colour(colours)}
+    x = {"field": "t", "type": "temporal", "scale": scale, "axis": {"title": None, "tickCount": 6, "labelExpr": _CLOCK}}
+    encoding = {"x": x, "y": _y(panel, largest / factor), "color": _colour(colours)}
     if panel.stacked:
-        mark: dict[str, Any] = {"type": "rect"}
+        mark: dict[str, Any] = {"type": "rect", "opacity": 0.88}
         encoding |= {"x2": {"field": "t2"}, "y2": {"field": "v2"}}
     else:
         mark = _line(max(map(len, _by_name(points).values()), default=0))
@@ -120,7 +122,8 @@ def trend_chart(panel: Panel, rows: Sequence[tuple[Any, ...]], width: int) -> Ch
     colours = dict(zip((column.title for column in lines), SERIES_COLOURS, strict=False))
     found = {column.title: [_finite(row[place]) for row in rows] for place, column in enumerate(lines, 1)}
     series = [Series(name, colours[name], [v for v in values if v is not None]) for name, values in found.items()]
-    factor, unit = axis(panel.unit, max((abs(value) for each in series for value in each.values), default=0.0))
+    largest = max((abs(value) for each in series for value in each.values), default=0.0)
+    factor, unit = axis(panel.unit, largest)
     data = [
         {"t": row[0], "s": name, "v": None if value is None else value / factor}
         for name, values in found.items()
@@ -128,7 +131,7 @@ def trend_chart(panel: Panel, rows: Sequence[tuple[Any, ...]], width: int) -> Ch
     ]
     title = {"title": first.title, "titleFontWeight": "normal", "tickCount": 8, "format": "~d"}
     x = {"field": "t", "type": "quantitative", "scale": {"nice": False, "zero": False}, "axis": title}
-    encoding = {"x": x, "y": _y(panel, factor), "color": _colour(colours)}
+    encoding = {"x": x, "y": _y(panel, largest / factor), "color": _colour(colours)}
     return Chart(_svg(data, [{"mark": _line(len(rows)), "encoding": encoding}], width), unit, series, [])
 
 
@@ -160,12 +163,14 @@ def _line(points: int) -> dict[str, Any]:
     return {"type": "line", "strokeWidth": 2, "strokeJoin": "round", "point": {"size": 24} if few else False}
 
 
-def _y(panel: Panel, factor: float) -> dict[str, Any]:
+def _y(panel: Panel, largest: float) -> dict[str, Any]:
+    """The value axis; ``largest`` is in the axis's own unit."""
     scale: dict[str, Any] = {"zero": True, "nice": True}
     if panel.maximum is not None:
-        scale = {"domain": [0, panel.maximum / factor], "clamp": True}
-    form = ".0%" if panel.unit == "ratio" else "~s" if factor == 1 else "~g"
-    return {"field": "v", "type": "quantitative", "scale": scale, "axis": {"title": None, "format": form}}
+        scale = {"domain": [0, panel.maximum], "clamp": True}
+    form = ".0%" if panel.unit == "ratio" else "~s" if largest >= 1000 else ".3~r"
+    ticks = {"tickMinStep": 1} if panel.unit == "count" else {}
+    return {"field": "v", "type": "quantitative", "scale": scale, "axis": {"title": None, "format": form, **ticks}}
 
 
 def _svg(data: list[dict[str, Any]], layers: list[dict[str, Any]], width: int, height: int = HEIGHT) -> str:
@@ -182,13 +187,15 @@ def _svg(data: list[dict[str, Any]], layers: list[dict[str, Any]], width: int, h
     return str(vl_convert.vegalite_to_svg(spec, vl_version=VERSION))
 
 
-def _ranked(points: Sequence[Point]) -> list[str]:
-    """Names of the series; those that get a colour by name, the rest, the smallest ones, by size."""
+def _ranked(points: Sequence[Point], panel: Panel) -> list[str]:
+    """Names of the series: those with a colour in the panel's order, else by name; then the smallest, by size."""
     weight: dict[str, float] = {}
     for _, name, value in points:
         weight[name] = weight.get(name, 0.0) + abs(value or 0.0)
     largest = sorted(weight, key=lambda name: (-weight[name], name))
-    return sorted(largest[: len(SERIES_COLOURS)]) + largest[len(SERIES_COLOURS) :]
+    order = {name: place for place, name in enumerate(panel.colours)}
+    kept = sorted(largest[: len(SERIES_COLOURS)], key=lambda name: (order.get(name, len(order)), name))
+    return kept + largest[len(SERIES_COLOURS) :]
 
 
 def _colours(names: Sequence[str], panel: Panel) -> dict[str, str]:
@@ -217,10 +224,9 @@ def _largest(points: Sequence[Point], *, stacked: bool) -> float:
 
 
 def _step(points: Sequence[Point], window: Window) -> timedelta:
-    """Width of a bucket: the smallest distance that occurs, and no more than the window's resolution."""
+    """Width of a bucket: the smallest distance that occurs, and no more than the window's."""
     times = sorted({time for time, _, _ in points})
-    named = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}[window.resolution]
-    return min([*(later - earlier for earlier, later in pairwise(times)), named])
+    return min([*(later - earlier for earlier, later in pairwise(times)), window.bucket])
 
 
 def _lines(points: Sequence[Point], colours: dict[str, str], step: timedelta, factor: float) -> list[dict[str, Any]]:
@@ -262,7 +268,7 @@ def _threshold_lines(panel: Panel, factor: float, largest: float) -> list[dict[s
             "encoding": {"y": {"datum": step.value / factor, "type": "quantitative"}},
         }
         for step in panel.thresholds
-        if largest >= step.value / 2
+        if largest >= step.value * 0.8
     ]
 
 

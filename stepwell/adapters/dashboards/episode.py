@@ -2,6 +2,7 @@
 
 from stepwell.adapters.dashboards.model import Column, Dashboard, Panel
 from stepwell.adapters.dashboards.variables import EPISODE
+from stepwell.adapters.dashboards.words import OUTCOMES
 
 EPISODE_DASHBOARD = Dashboard(
     name="episode",
@@ -14,7 +15,7 @@ EPISODE_DASHBOARD = Dashboard(
             query="result", title="Result", kind="stat", width=24, height=4,
             about="Of the first attempt that was scored, else of the last one.",
             columns=(
-                Column("outcome", "outcome"), Column("attempt", "attempt", "count"),
+                Column("outcome", "outcome", words=OUTCOMES), Column("attempt", "attempt", "count"),
                 Column("failure_type", "failure type"), Column("fault", "fault of"),
                 Column("n_steps", "steps", "count"), Column("total_reward", "total reward", "number"),
                 Column("completeness", "record is"),
@@ -27,8 +28,7 @@ EPISODE_DASHBOARD = Dashboard(
                 Column("run_id", "run", "id"), Column("task", "task"), Column("policy", "policy"),
                 Column("policy_version", "version"), Column("checkpoint", "checkpoint", "id"), Column("scene", "scene"),
                 Column("perturbation", "perturbation"), Column("seed", "seed", "id"),
-                Column("repetition", "repetition", "count"), Column("requested_at", "asked for", "moment"),
-                Column("started_at", "started", "moment"), Column("ended_at", "ended", "moment"),
+                Column("requested_at", "asked for", "moment"), Column("ended_at", "ended", "moment"),
                 Column("message", "message"),
             ),
         ),
@@ -56,12 +56,12 @@ EPISODE_DASHBOARD = Dashboard(
             ),
         ),
         Panel(
-            query="labels", title="Found by step rules", kind="table",
+            query="labels", title="Found by step rules", kind="table", width=8,
             about="Labels in the verdict and the step at which each was first found.",
             columns=(Column("attempt", "attempt", "count"), Column("label", "label"), Column("step", "step", "count")),
         ),
         Panel(
-            query="measured", title="Measured meanwhile", kind="table",
+            query="measured", title="Measured meanwhile", kind="table", width=16,
             about="Telemetry that names this episode.",
             columns=(
                 Column("metric", "metric"), Column("unit", "unit"), Column("worker_id", "worker"),

@@ -28,7 +28,7 @@ FAILURES = Dashboard(
             about="Who ended them: the policy, the simulator, infrastructure or an operator.",
         ),
         Panel(
-            query="by_scene", title="Type by scene", kind="matrix", unit="count",
+            query="by_scene", title="Type by scene", kind="matrix", unit="count", width=14,
             about="Where each type of failure happens.",
             columns=(
                 Column("failure_type", "failure type"), Column("scene", "scene"),
@@ -36,7 +36,7 @@ FAILURES = Dashboard(
             ),
         ),
         Panel(
-            query="by_perturbation", title="Type by perturbation", kind="matrix", unit="count",
+            query="by_perturbation", title="Type by perturbation", kind="matrix", unit="count", width=10,
             about="Under what each type of failure happens.",
             columns=(
                 Column("failure_type", "failure type"), Column("perturbation", "perturbation"),

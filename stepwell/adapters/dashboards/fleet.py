@@ -1,10 +1,10 @@
 """Fleet: what runs now, what is stuck, and what has been done lately."""
 
-from stepwell.adapters.dashboards.model import Column, Dashboard, Level, Panel, Threshold
+from stepwell.adapters.dashboards.model import Column, Dashboard, Panel, Threshold
 from stepwell.adapters.dashboards.variables import POLICY, RUN, TASK
+from stepwell.adapters.dashboards.words import OUTCOMES, STATES
 
 _EPISODE = Column("episode_id", "episode", "id", leads_to="episode", leads_where="episode")
-OUTCOME_COLOURS: dict[str, Level] = {"success": "good", "failure": "bad", "error": "warn"}
 
 FLEET = Dashboard(
     name="fleet",
@@ -23,14 +23,14 @@ FLEET = Dashboard(
                 Column("waiting", "waiting for a host", "count"),
                 Column("ended", "ended", "count"),
                 Column("success_rate", "success rate", "ratio"),
-                Column("tables", "tables are", "text"),
+                Column("tables", "tables are", words=STATES),
             ),
         ),
         Panel(
             query="outcomes", title="Episodes that ended", kind="time", unit="count", stacked=True,
             about="By outcome, at the time they were asked for. An amended verdict moves its episode from one colour "
             "to another.",
-            colours=OUTCOME_COLOURS,
+            colours=OUTCOMES,
         ),
         Panel(
             query="rate", title="Steps per second", kind="time", unit="/s",

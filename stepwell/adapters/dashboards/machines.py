@@ -16,8 +16,8 @@ MACHINES = Dashboard(
         ),
         Panel(
             query="step_latency", title="Step time, 99th percentile", kind="time", unit="s",
-            about="Wall time of a step that one of a hundred exceeds. Read from buckets of 10 %, so it is off by 4.8 % at "
-            "most.",
+            about="Wall time of a step that one of a hundred exceeds. Read from buckets of 10 %, so it is off by 4.8 % "
+            "at most.",
         ),
         Panel(
             query="inference", title="Policy inference time, mean", kind="time", unit="s",

@@ -13,19 +13,20 @@ from datetime import UTC, datetime, timedelta
 
 from stepwell.exceptions import ConfigurationError
 
-__all__ = ["ALL", "RESOLUTIONS", "Window", "expand"]
+__all__ = ["ALL", "POINTS_MAX", "RESOLUTIONS", "Window", "expand"]
 
 ALL = "*"
 """Stands for every value of a variable."""
 RESOLUTIONS = ("minute", "hour", "day")
-POINTS_AIM = 240
-"""About so many points a series has at most where the SQL makes its own buckets."""
+POINTS_MAX = 120
+"""So many points a series has at most; ``$__interval`` follows from it, as in Grafana from a panel's width."""
 
 _MACRO = re.compile(r"\$__(\w+)\(([^)]*)\)")
 _VARIABLE = re.compile(r"\$\{(\w+):(\w+)\}")
 _LEFT_OVER = re.compile(r"\$(?:__\w+|\{[^}]*\}|[a-z]\w*)")
 _HOUR = timedelta(hours=1)
-_STEPS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400)
+_LENGTHS = {"minute": timedelta(minutes=1), "hour": _HOUR, "day": 24 * _HOUR}
+_STEPS_S = (1, 5, 10, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,15 @@ class Window:
         return "minute" if span <= 6 * _HOUR else "hour" if span <= 20 * 24 * _HOUR else "day"
 
     @property
-    def interval(self) -> str:
-        """Width of a bucket, as Grafana writes ``$__interval``."""
-        wanted = (self.end - self.start).total_seconds() / POINTS_AIM
-        return f"{next((step for step in _STEPS_S if step >= wanted), _STEPS_S[-1])}s"
+    def interval(self) -> timedelta:
+        """Width of a bucket where the SQL makes its own (``$__interval``)."""
+        wanted = (self.end - self.start).total_seconds() / POINTS_MAX
+        return timedelta(seconds=next((step for step in _STEPS_S if step >= wanted), _STEPS_S[-1]))
+
+    @property
+    def bucket(self) -> timedelta:
+        """Width of a bucket that is put together from those of the resolution."""
+        return max(self.interval, _LENGTHS[self.resolution])
 
 
 def expand(sql: str, window: Window, variables: Mapping[str, Sequence[str]]) -> str:
@@ -93,13 +99,15 @@ def expand(sql: str, window: Window, variables: Mapping[str, Sequence[str]]) -> 
 def _macros(text: str, window: Window) -> str:
     def macro(match: re.Match[str]) -> str:
         name, argument = match.groups()
+        if "(" in argument or "," in argument:
+            raise ConfigurationError(f"{match[0]}: Grafana's macros take no calls and no lists; write it out")
         if name == "timeFilter":
             return f"{argument} BETWEEN {_literal(window.start)} AND {_literal(window.end)}"
         if name in {"timeFrom", "timeTo"}:
             return _literal(window.start if name == "timeFrom" else window.end)
         raise ConfigurationError(f"the query uses the macro $__{name}, which is not known here")
 
-    done = _MACRO.sub(macro, text).replace("$__interval", window.interval)
+    done = _MACRO.sub(macro, text).replace("$__interval", f"{window.interval.total_seconds():.0f}s")
     if left := _LEFT_OVER.search(done):
         raise ConfigurationError(f"the query holds {left[0]}, which is not known here")
     return done

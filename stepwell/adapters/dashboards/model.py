@@ -14,6 +14,7 @@ matrix     row, column, value: one coloured cell each
 ========== =====================================================================================================
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -49,7 +50,8 @@ class Column:
         name: as the SQL calls it.
         title: as people read it.
         unit: decides how values are written.
-        thresholds: colours, ascending; what lies below the first is plain.
+        thresholds: colours of numbers, ascending; what lies below the first is plain.
+        words: colours of texts that mean something good or bad.
         leads_to: name of the variable that this column's values fill on the dashboard `Dashboard.name` ``leads_where``.
         leads_where: that dashboard.
     """
@@ -58,6 +60,7 @@ class Column:
     title: str
     unit: Unit = "text"
     thresholds: tuple[Threshold, ...] = ()
+    words: Mapping[str, Level] = field(default_factory=dict)
     leads_to: str = ""
     leads_where: str = ""
 
@@ -107,7 +110,7 @@ class Panel:
     height: int = 8
     stacked: bool = False
     maximum: float | None = None
-    colours: dict[str, Level] = field(default_factory=dict)
+    colours: Mapping[str, Level] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:

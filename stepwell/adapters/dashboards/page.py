@@ -12,7 +12,7 @@ from typing import Any
 import stepwell
 from stepwell.adapters.dashboards.charts import Chart, interval_chart, time_chart, trend_chart
 from stepwell.adapters.dashboards.macros import ALL
-from stepwell.adapters.dashboards.model import WIDTH_MAX, Column, Level, Panel, Threshold, Unit
+from stepwell.adapters.dashboards.model import WIDTH_MAX, Column, Level, Panel, Unit
 from stepwell.adapters.dashboards.reading import ROWS_MAX, Answer, Reading
 from stepwell.adapters.dashboards.units import NOTHING, write
 from stepwell.redaction import redact_url
@@ -143,9 +143,10 @@ def _legend(panel: Panel, chart: Chart) -> str:
 def _tiles(answer: Answer, _reading: Reading, _shown: set[str]) -> str:
     tiles = []
     for column, value in zip(answer.panel.columns, answer.rows[0], strict=True):
-        level = _level(column.thresholds, value)
+        level = _level(column, value)
         words = "words" if column.unit in {"text", "id"} and value not in {None, ""} else ""
-        text = _text(write(value, column.unit))
+        # Names may be long and have no spaces; they break where their words end.
+        text = _text(write(value, column.unit)).replace("_", "_<wbr>")
         tiles.append(f'<div><dt>{_text(column.title)}</dt><dd class="{level} {words}">{text}</dd></div>')
     return f'<dl class="tiles">{"".join(tiles)}</dl>'
 
@@ -170,7 +171,7 @@ def _cell(column: Column, value: Any, reading: Reading, shown: set[str]) -> str:
     # The page holds one episode; only that one can be led to.
     if column.leads_where in shown and value is not None and str(value) in reading.chosen.get(column.leads_to, ()):
         text = f'<a href="#{column.leads_where}">{text}</a>'
-    return f"<td{_class(column, _level(column.thresholds, value))}>{text}</td>"
+    return f"<td{_class(column, _level(column, value))}>{text}</td>"
 
 
 def _class(column: Column, level: str = "") -> str:
@@ -211,10 +212,12 @@ def _matrix_cell(value: float | None, panel: Panel, largest: float) -> str:
     return f'<td style="background:{mixed}">{_text(write(value, panel.unit))}</td>'
 
 
-def _level(thresholds: Sequence[Threshold], value: Any) -> Level | str:
-    if not isinstance(value, int | float) or isinstance(value, bool):
+def _level(column: Column, value: Any) -> Level | str:
+    if isinstance(value, str):
+        return column.words.get(value, "")
+    if value is None or isinstance(value, bool) or not column.thresholds:
         return ""
-    return next((step.level for step in reversed(thresholds) if value >= step.value), "")
+    return next((step.level for step in reversed(column.thresholds) if value >= step.value), "")
 
 
 def _text(value: str) -> str:

@@ -1,6 +1,7 @@
 """Pipeline health: how far behind the workers are, what they wait for, what they set aside."""
 
 from stepwell.adapters.dashboards.model import Column, Dashboard, Panel, PromQuery, Threshold
+from stepwell.adapters.dashboards.words import STATES
 
 _LATE = (Threshold(60, "warn"), Threshold(600, "bad"))
 # The worker's name stands on its info alone.
@@ -17,8 +18,9 @@ PIPELINE = Dashboard(
             about="As the projector last reported it. Silent: nobody reports that position any more, so it may be "
             "further behind than it looks.",
             columns=(
-                Column("tables", "tables are"), Column("age_s", "tables hold as of", "s", _LATE),
-                Column("behind_events", "behind", "count"), Column("behind_s", "behind", "s", _LATE),
+                Column("tables", "tables are", words=STATES), Column("age_s", "age of the tables", "s", _LATE),
+                Column("behind_events", "events behind", "count"),
+                Column("behind_s", "longest behind", "s", _LATE),
                 Column("silent", "silent positions", "count", (Threshold(1, "bad"),)),
                 Column("dead_letters", "set aside in the time shown", "count", (Threshold(1, "warn"),)),
             ),
@@ -40,12 +42,12 @@ PIPELINE = Dashboard(
             "its last progress.",
             prometheus=(PromQuery(_PROGRESS, "{{kind}} {{worker_id}}"),),
             columns=(
-                Column("worker_id", "worker", "id"), Column("kind", "kind"), Column("state", "state"),
+                Column("worker_id", "worker", "id"), Column("kind", "kind"), Column("state", "state", words=STATES),
                 Column("progress_s", "last progress", "s"), Column("waits_for", "waits for"),
             ),
         ),
         Panel(
-            query="rates", title="Records per second", kind="table", unit="/s",
+            query="rates", title="Records per second", kind="table", unit="/s", width=8,
             about="What the workers handle, by topic.",
             prometheus=(PromQuery("sum by (topic) (rate(stepwell_records_total[$__rate_interval]))", "{{topic}}"),),
             columns=(
@@ -54,14 +56,14 @@ PIPELINE = Dashboard(
             ),
         ),
         Panel(
-            query="dead_letters", title="Records set aside", kind="time", unit="count", stacked=True,
+            query="dead_letters", title="Records set aside", kind="time", unit="count", stacked=True, width=8,
             about="Unreadable, refused, after the seal, or against the protocol.",
             prometheus=(
                 PromQuery("sum by (kind) (increase(stepwell_dead_letters_total[$__rate_interval]))", "{{kind}}"),
             ),
         ),
         Panel(
-            query="points", title="Telemetry points per second", kind="time", unit="/s",
+            query="points", title="Telemetry points per second", kind="time", unit="/s", width=8,
             about="Points that the OTLP receiver took and refused. The static page shows what reached the database.",
             prometheus=(
                 PromQuery("sum(rate(stepwell_otlp_points_total[$__rate_interval]))", "taken"),
@@ -74,18 +76,20 @@ PIPELINE = Dashboard(
             "says as of when.",
             columns=(
                 Column("consumer", "consumer"), Column("topic", "topic"), Column("partition", "partition", "id"),
-                Column("state", "state"), Column("behind_events", "events behind", "count"),
+                Column("state", "state", words=STATES), Column("behind_events", "events behind", "count"),
                 Column("behind_s", "behind", "s", _LATE), Column("events_per_s", "events/s", "/s"),
-                Column("progressed_at", "last progress", "moment"), Column("waits_for", "waits for"),
-                Column("last_error", "last error"), Column("seen_at", "seen", "moment"),
+                Column("catch_up_s", "caught up in", "s"), Column("progressed_at", "last progress", "moment"),
+                Column("waits_for", "waits for"), Column("last_error", "last error"),
+                Column("seen_at", "seen", "moment"),
             ),
         ),
         Panel(
             query="workers", title="Workers", kind="table", width=24, height=9,
-            about="Each worker's newest report. One that was killed could not say so: look at when it reported.",
+            about="Each worker's newest report, the worst first. One that was killed could not say so: it is silent.",
             columns=(
                 Column("worker_id", "worker", "id"), Column("kind", "kind"), Column("host", "host"),
-                Column("state", "state"), Column("reported_at", "reported", "moment"),
+                Column("state", "state", words=STATES),
+                Column("heard_s_ago", "heard of", "s", (Threshold(30, "warn"), Threshold(300, "bad"))),
                 Column("progress_s", "last progress", "s"), Column("waits_for", "waits for"),
                 Column("last_error", "last error"), Column("last_error_at", "at", "moment"),
                 Column("version", "version"),

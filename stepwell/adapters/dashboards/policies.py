@@ -50,7 +50,7 @@ POLICIES = Dashboard(
             ),
         ),
         Panel(
-            query="failure_types", title="Failure types", kind="matrix", unit="count",
+            query="failure_types", title="Failure types", kind="matrix", unit="count", width=24, height=6,
             about="Episodes that did not succeed, by policy and type.",
             columns=(
                 Column("policy", "policy"), Column("failure_type", "failure type"),
@@ -58,7 +58,7 @@ POLICIES = Dashboard(
             ),
         ),
         Panel(
-            query="requests", title="Requests to retrain", kind="table", height=8,
+            query="requests", title="Requests to retrain", kind="table", width=24,
             about="The newest, with the answer that counts.",
             columns=(
                 Column("opened_at", "opened", "moment"), Column("policy", "policy"),

@@ -7,8 +7,9 @@ from typing import Any
 
 from stepwell.adapters.dashboards.macros import ALL, Window, expand
 from stepwell.adapters.dashboards.model import Dashboard, Panel
-from stepwell.exceptions import DatabaseError, MissingPartError
+from stepwell.exceptions import DatabaseError, MigrationError, MissingPartError
 from stepwell.projections.database import Connection, connect, named_errors
+from stepwell.redaction import redact_url
 
 try:
     import psycopg
@@ -77,6 +78,7 @@ def read_dashboards(
         statement_timeout_s: longest time for one panel.
 
     Raises:
+        MigrationError: it has no views of Stepwell.
         DatabaseUnavailableError: no server answers.
         DatabaseError: it refuses us. A panel that fails by itself is told in its `Answer` instead.
     """
@@ -87,6 +89,8 @@ def read_dashboards(
             "SELECT set_config('statement_timeout', %s, true), set_config('TimeZone', 'UTC', true)",
             (str(round(statement_timeout_s * 1000)),),
         )
+        if not _first(connection, "SELECT to_regclass('stepwell.success_by_minute') IS NOT NULL"):
+            raise MigrationError(f"The database {redact_url(url)} lacks Stepwell's views. Run: stepwell db migrate")
         now = _first(connection, "SELECT now()")
         readings = []
         for dashboard in dashboards:

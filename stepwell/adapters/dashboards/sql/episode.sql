@@ -5,8 +5,8 @@ SELECT coalesce(outcome, state) AS outcome, attempt, failure_type, fault, n_step
 FROM stepwell.episode_results WHERE episode_id IN (${episode:sqlstring})
 
 -- name: asked
-SELECT run_id, task, policy, policy_version, checkpoint, scene, perturbation, seed, repetition, requested_at, started_at,
-       ended_at, message
+SELECT run_id, task, policy, policy_version, checkpoint, scene, perturbation, seed, requested_at, ended_at,
+       message
 FROM stepwell.episode_results WHERE episode_id IN (${episode:sqlstring})
 
 -- name: attempts

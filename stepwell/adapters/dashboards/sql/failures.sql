@@ -3,7 +3,7 @@
 -- name: counts
 SELECT sum(failed)::bigint AS failed, sum(errored)::bigint AS errored, sum(aborted)::bigint AS aborted,
        sum(failed)::double precision / nullif(sum(scored), 0) AS failure_rate,
-       (SELECT count(*) FROM stepwell.dead_letters WHERE $__timeFilter(coalesce(logged_at, recorded_at))) AS dead_letters,
+       (SELECT count(*) FROM stepwell.dead_letters WHERE coalesce(logged_at, recorded_at) BETWEEN $__timeFrom() AND $__timeTo()) AS dead_letters,
        (SELECT count(*) FROM stepwell.retrain_status WHERE status IN ('open', 'acknowledged', 'accepted')) AS open_requests
 FROM stepwell.success_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
@@ -11,7 +11,8 @@ WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz,
   AND ('*' IN (${task:sqlstring}) OR task IN (${task:sqlstring}))
 
 -- name: types
-SELECT bucket AS time, coalesce(failure_type, outcome) AS metric, sum(episodes)::double precision AS value
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       coalesce(failure_type, outcome) AS metric, sum(episodes)::double precision AS value
 FROM stepwell.failures_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
   AND outcome <> 'success'
@@ -20,7 +21,8 @@ WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz,
 GROUP BY 1, 2 HAVING sum(episodes) > 0 ORDER BY 1, 2
 
 -- name: faults
-SELECT bucket AS time, coalesce(fault, 'not told') AS metric, sum(episodes)::double precision AS value
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       coalesce(fault, 'not told') AS metric, sum(episodes)::double precision AS value
 FROM stepwell.failures_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
   AND outcome <> 'success'
@@ -68,5 +70,5 @@ ORDER BY detected_at DESC LIMIT 50
 -- name: dead_letters
 SELECT kind, reason, count(*) AS records, max(coalesce(logged_at, recorded_at)) AS newest_at,
        (array_agg(detail ORDER BY coalesce(logged_at, recorded_at) DESC))[1] AS detail
-FROM stepwell.dead_letters WHERE $__timeFilter(coalesce(logged_at, recorded_at))
+FROM stepwell.dead_letters WHERE coalesce(logged_at, recorded_at) BETWEEN $__timeFrom() AND $__timeTo()
 GROUP BY 1, 2 ORDER BY records DESC, kind, reason LIMIT 50

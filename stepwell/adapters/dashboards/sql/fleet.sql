@@ -29,7 +29,8 @@ WHERE ('*' IN (${policy:sqlstring}) OR policy IN (${policy:sqlstring}))
 ORDER BY stuck_s DESC, episode_id LIMIT 100
 
 -- name: outcomes
-SELECT bucket AS time, counted.metric, sum(counted.episodes)::double precision AS value
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       counted.metric, sum(counted.episodes)::double precision AS value
 FROM stepwell.success_by_${resolution:raw},
      LATERAL (VALUES ('success', succeeded), ('failure', failed), ('error', errored), ('aborted', aborted))
          AS counted (metric, episodes)
@@ -40,8 +41,9 @@ GROUP BY 1, 2 HAVING sum(counted.episodes) > 0 ORDER BY 1, 2
 
 -- name: rate
 -- Steps of each bucket over its whole length: what the fleet got done, idle time included.
-SELECT bucket AS time, coalesce(nullif(host, ''), 'unknown host') AS metric,
-       sum(steps)::double precision / extract(epoch FROM interval '1 ${resolution:raw}')::double precision AS value
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       coalesce(nullif(host, ''), 'unknown host') AS metric,
+       sum(steps)::double precision / extract(epoch FROM greatest(interval '$__interval', interval '1 ${resolution:raw}'))::double precision AS value
 FROM stepwell.simulator_rate_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
   AND ('*' IN (${task:sqlstring}) OR task IN (${task:sqlstring}))

@@ -1,36 +1,40 @@
 -- Simulators, agents, GPUs and robots, as they measured themselves. One "-- name:" line opens each entry.
 
 -- name: gpu_utilization
-SELECT bucket AS time, host || ' GPU ' || gpu AS metric, avg(utilization) AS value
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       host || ' GPU ' || gpu AS metric, avg(utilization) AS value
 FROM stepwell.gpu_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
   AND utilization IS NOT NULL AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: gpu_memory
-SELECT bucket AS time, host || ' GPU ' || gpu AS metric, max(memory_used) AS value
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       host || ' GPU ' || gpu AS metric, max(memory_used) AS value
 FROM stepwell.gpu_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
   AND memory_used IS NOT NULL AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: gpu_temperature
-SELECT bucket AS time, host || ' GPU ' || gpu AS metric, max(temperature) AS value
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       host || ' GPU ' || gpu AS metric, max(temperature) AS value
 FROM stepwell.gpu_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
   AND temperature IS NOT NULL AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: gpu_power
-SELECT bucket AS time, host || ' GPU ' || gpu AS metric, avg(power) AS value
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       host || ' GPU ' || gpu AS metric, avg(power) AS value
 FROM stepwell.gpu_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
   AND power IS NOT NULL AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: pcie
-SELECT bucket AS time,
-       host || ' GPU ' || coalesce(attributes ->> 'gpu', attributes ->> 'hw.id', '?')
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       host || ' GPU ' || coalesce(attributes ->> 'hw.index', attributes ->> 'hw.id', '?')
            || CASE metric WHEN 'hw.gpu.pcie.rx' THEN ' received' ELSE ' sent' END AS metric,
        sum(mean * points) / nullif(sum(points), 0) AS value
 FROM stepwell.telemetry_by_${resolution:raw}
@@ -40,7 +44,8 @@ GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: simulator_rate
 -- Steps over the wall time that simulators spent in them: how fast they are while they step.
-SELECT bucket AS time, coalesce(nullif(host, ''), 'unknown host') || ' ' || task AS metric,
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       coalesce(nullif(host, ''), 'unknown host') || ' ' || task AS metric,
        sum(steps_per_s * wall_s) / sum(wall_s) AS value
 FROM stepwell.simulator_rate_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
@@ -49,7 +54,8 @@ GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: step_latency
 -- From the counts themselves: percentiles of parts cannot be added up.
-SELECT bucket AS time, coalesce(nullif(host, ''), 'unknown host') || ' ' || task AS metric,
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       coalesce(nullif(host, ''), 'unknown host') || ' ' || task AS metric,
        stepwell.wall_percentile(0.99, array_agg(wall_bucket), array_agg(steps)) AS value
 FROM stepwell.step_${resolution:raw}s
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
@@ -57,21 +63,24 @@ WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz,
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: inference
-SELECT bucket AS time, worker_id AS metric, sum(mean * points) / nullif(sum(points), 0) AS value
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       worker_id AS metric, sum(mean * points) / nullif(sum(points), 0) AS value
 FROM stepwell.telemetry_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
   AND metric = 'stepwell.agent.inference.duration' AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: queues
-SELECT bucket AS time, worker_id AS metric, max(max) AS value
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       worker_id AS metric, max(max) AS value
 FROM stepwell.telemetry_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
   AND metric = 'stepwell.queue.depth' AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: cpu
-SELECT bucket AS time, host AS metric, sum(mean * points) / nullif(sum(points), 0) AS value
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       host AS metric, sum(mean * points) / nullif(sum(points), 0) AS value
 FROM stepwell.telemetry_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
   AND metric = 'system.cpu.utilization' AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
@@ -79,7 +88,8 @@ GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: torque
 -- The strongest of either sign: a torque of -40 N.m strains a joint as 40 N.m does.
-SELECT bucket AS time, worker_id || coalesce(' ' || (attributes ->> 'joint'), '') AS metric,
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       worker_id || coalesce(' ' || (attributes ->> 'joint'), '') AS metric,
        max(greatest(abs(min), abs(max))) AS value
 FROM stepwell.telemetry_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
@@ -87,7 +97,8 @@ WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz,
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: current
-SELECT bucket AS time, worker_id || coalesce(' ' || coalesce(attributes ->> 'motor', attributes ->> 'joint'), '') AS metric,
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       worker_id || coalesce(' ' || coalesce(attributes ->> 'motor', attributes ->> 'joint'), '') AS metric,
        max(greatest(abs(min), abs(max))) AS value
 FROM stepwell.telemetry_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz

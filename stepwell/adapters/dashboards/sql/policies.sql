@@ -14,7 +14,8 @@ WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz,
 GROUP BY 1 HAVING sum(scored) > 0 ORDER BY success_rate DESC, policy
 
 -- name: rates_over_time
-SELECT bucket AS time, policy || ' ' || policy_version AS metric,
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       policy || ' ' || policy_version AS metric,
        sum(succeeded)::double precision / sum(scored) AS value
 FROM stepwell.success_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
