@@ -20,12 +20,13 @@ class Overview:
 
     Attributes:
         freshness: the row of ``projection_freshness``: as of when all this holds.
-        running, stuck, lag: rows of the views ``running_now``, ``stuck_episodes`` and ``pipeline_lag``.
+        running, stuck: rows of the views ``running_now`` and ``stuck_episodes``.
+        lag: rows of the view ``pipeline_lag``, the worst first.
         dead_letters: how many (``count``), and when the newest was logged (``newest_at``, ``newest_s_ago``).
         requests: how many triggers (``count``) stand as open, acknowledged, accepted or muted (``status``).
         parked_rules: rules that failed since rules were activated last (``rule``), on how many records (``count``).
-        workers: each worker that published telemetry in the last hour, when (``heard_at``, ``heard_s_ago``), and
-            whether it is ``silent`` now.
+        workers: rows of the view ``workers``, the worst first, with the ages of the last error and the last progress
+            (s); those that were stopped a day ago and more are left out.
         stuck_after_s: for how long (s) nothing must have been logged about an attempt for it to count as stuck.
     """
 

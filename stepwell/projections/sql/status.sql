@@ -9,8 +9,12 @@ SELECT run_id, episode_id, attempt, policy, phase, stuck_on, stuck_since, stuck_
 FROM stepwell.stuck_episodes ORDER BY stuck_s DESC, episode_id
 
 -- name: lag
-SELECT consumer, topic, partition, behind_events, behind_s, state, seen_at
-FROM stepwell.pipeline_lag ORDER BY consumer, topic, partition
+-- The worst first.
+SELECT consumer, topic, partition, worker_id, next_offset, log_end, behind_events, behind_s, events_per_s, arrives_per_s,
+       catch_up_s, state, waits_for, last_error, last_error_at, progressed_at, seen_at, looked_at
+FROM stepwell.pipeline_lag
+ORDER BY array_position(ARRAY['silent', 'stalled', 'waiting', 'behind', 'caught up'], state), behind_s DESC NULLS FIRST,
+         behind_events DESC, consumer, topic, partition
 
 -- name: freshness
 SELECT as_of, age_s, seen_at, state, extract(epoch FROM now() - seen_at)::double precision AS seen_s_ago
@@ -32,16 +36,12 @@ SELECT rule, count(*) AS count FROM stepwell.rule_failures
 WHERE coalesce(logged_at >= (SELECT max(logged_at) FROM stepwell.rule_sets), true) GROUP BY rule ORDER BY rule
 
 -- name: workers
--- Who has reported in the last hour. As of the moment up to which telemetry is in the tables: where the projector is
--- down, that says nothing about the others.
-SELECT w.worker_id, w.host, w.heard_at, w.heard_at < k.as_of - make_interval(secs => k.patience) AS silent,
-       extract(epoch FROM now() - w.heard_at)::double precision AS heard_s_ago
-FROM (SELECT worker_id, host, max(sampled_at) AS heard_at FROM stepwell.telemetry
-      WHERE metric = 'system.cpu.utilization' AND sampled_at > now() - interval '1 h' GROUP BY worker_id, host) AS w,
-     (SELECT least(coalesce(min(as_of), now()), now()) AS as_of,
-             (SELECT value FROM stepwell.settings WHERE name = 'silent_after_s') AS patience
-      FROM stepwell.partition_freshness WHERE topic = 'stepwell.telemetry') AS k
-ORDER BY w.worker_id, w.host
+-- The worst first; those that ended as they should are left out after a day.
+SELECT worker_id, kind, host, pid, version, state, waits_for, last_error, last_error_at, last_progress_at, started_at,
+       heard_at, heard_s_ago, as_of, extract(epoch FROM now() - last_error_at)::double precision AS last_error_s_ago,
+       extract(epoch FROM now() - last_progress_at)::double precision AS progress_s_ago
+FROM stepwell.workers WHERE state <> 'stopped' OR heard_s_ago < 86400
+ORDER BY array_position(ARRAY['failed', 'silent', 'waiting', 'starting', 'stopping', 'running', 'stopped'], state), worker_id
 
 -- name: threshold
 SELECT value FROM stepwell.settings WHERE name = 'stuck_after_s'

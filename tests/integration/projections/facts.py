@@ -16,6 +16,7 @@ from stepwell.events import model
 from stepwell.events.codec import Codec
 from stepwell.events.model import LogRecord
 from stepwell.events.routing import key_of, topic_of
+from stepwell.events.topics import EPISODE_EVENTS
 
 CODEC = Codec()
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -266,3 +267,15 @@ def send(log: MessageLog, records: Iterable[OutgoingRecord]) -> None:
     producer.send(records)
     producer.flush(30)
     producer.close()
+
+
+def worker(worker_id: str, at: int | None = None, **other: Any) -> model.WorkerReported:
+    """What a worker says of itself; it has partition 0 of the episodes' events, unless said otherwise."""
+    moment = now_us() if at is None else at
+    part = model.PartitionProgress(partition=0, position=5, log_end=9, rate=2.0, arrival_rate=1.0, progressed_at=moment)
+    reads = (model.TopicProgress(consumer="stepwell-engine", topic=EPISODE_EVENTS, partitions=(part,)),)
+    fields: dict[str, Any] = {
+        "kind": "engine", "host": "lab-3", "pid": 7, "version": "1.2.3", "started_at": moment, "reported_at": moment,
+        "report_seq": 0, "state": "running", "waits_for": "", "last_error": "", "reads": reads,
+    }  # fmt: skip
+    return model.WorkerReported(worker_id=worker_id, **(fields | other))
