@@ -73,7 +73,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A user who may log in and has a role, with what is set for that user in this database."""
+    """A user who may log in and has a role, with what is set for that user."""
 
     role: str
     user: str
@@ -181,7 +181,7 @@ def _of_readers(members: tuple[Member, ...], filters: tuple[RowFilter, ...], lim
 
 
 def grant(url: str, role: str, user: str, limits: Limits) -> None:
-    """Give a user a role, and a reader its limits in this database.
+    """Give a user a role, and a reader its limits: like the role itself, in every database of the server.
 
     Args:
         url: of a member of the owner who may grant, or a superuser.
@@ -211,7 +211,7 @@ def grant(url: str, role: str, user: str, limits: Limits) -> None:
         connection.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(name), sql.Identifier(user)))
         if reading:
             for parameter, value in limits.settings().items():
-                connection.execute(_setting(connection, user, "SET {} = {}", parameter, value))
+                connection.execute(_setting(user, "SET {} = {}", parameter, value))
 
 
 def revoke(url: str, role: str, user: str) -> None:
@@ -228,7 +228,7 @@ def revoke(url: str, role: str, user: str) -> None:
         connection.execute(sql.SQL("REVOKE {} FROM {}").format(sql.Identifier(name), sql.Identifier(user)))
         if not _may(connection, user, READER):
             for parameter in Limits(0, 0).settings():
-                connection.execute(_setting(connection, user, "RESET {}", parameter))
+                connection.execute(_setting(user, "RESET {}", parameter))
 
 
 def set_filter(url: str, wanted: RowFilter) -> None:
@@ -323,11 +323,10 @@ def _may(connection: Connection, user: str, role: str) -> bool:
     return connection.execute(queries.load("roles")["may"], {"user": user, "role": role}).fetchone() == (True,)
 
 
-def _setting(connection: Connection, user: str, action: str, *parts: str) -> sql.Composed:
-    database = _row(connection.execute(queries.load("roles")["me"]).fetchone())[0]
+def _setting(user: str, action: str, *parts: str) -> sql.Composed:
     parameter, *value = parts
     done = sql.SQL(action).format(sql.Identifier(parameter), *map(sql.Literal, value))
-    return sql.SQL("ALTER ROLE {} IN DATABASE {} {}").format(sql.Identifier(user), sql.Identifier(database), done)
+    return sql.SQL("ALTER ROLE {} {}").format(sql.Identifier(user), done)
 
 
 def _row(row: tuple[object, ...] | None) -> tuple[str, str, bool]:

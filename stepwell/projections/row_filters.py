@@ -62,7 +62,7 @@ def like(pattern: str) -> str:
 
 def shell(pattern: str) -> str:
     """The shell pattern of a LIKE pattern that `like` made."""
-    return re.sub(r"\\\\(.)|%", lambda found: found[1] or "*", pattern)
+    return re.sub(r"\\(.)|%", lambda found: found[1] or "*", pattern)
 
 
 def read_filters(connection: Connection) -> list[RowFilter]:

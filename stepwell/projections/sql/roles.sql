@@ -96,10 +96,9 @@ END
 $$
 
 -- name: members
--- Users who may log in, by role, and whether the limits of readers are set for them here.
+-- Users who may log in, by role, and what is set for them.
 SELECT r.rolname::text, m.rolname::text, m.rolsuper,
-       coalesce((SELECT s.setconfig FROM pg_db_role_setting s
-                 WHERE s.setrole = m.oid AND s.setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())), '{}')
+       coalesce((SELECT s.setconfig FROM pg_db_role_setting s WHERE s.setrole = m.oid AND s.setdatabase = 0), '{}')
 FROM pg_roles r JOIN pg_roles m ON m.oid <> r.oid AND m.rolcanlogin AND NOT m.rolsuper AND pg_has_role(m.oid, r.oid, 'MEMBER')
 WHERE r.rolname IN ('stepwell_owner', 'stepwell_writer', 'stepwell_reader') OR r.rolname IN (SELECT role FROM stepwell.row_filters)
 ORDER BY r.rolname, m.rolname
