@@ -116,7 +116,9 @@ class _Runner:
 
         run_id, spec = regression.run_id, regression.spec
         with hold_identity(get_settings().home, run_id) as identity:
-            host = Host(self.log, self.codec, identity, parallel=self._parallel, retry_errors=self._retry_errors)
+            host = Host(
+                self.log, self.codec, identity, parallel=self._parallel, retry_errors=self._retry_errors, telemetry=True
+            )
             if quiet_if_done and all(todo.standing == "done" for todo in host.standing(regression.episodes)):
                 return False
             self.out.print(f"regression of {spec.trigger_id}: {_what(regression)}", markup=False, soft_wrap=True)

@@ -55,6 +55,9 @@ def run(
     mix_definitions: Annotated[
         bool, typer.Option(help="Go on under a run id that has episodes of another definition.")
     ] = False,
+    telemetry: Annotated[
+        bool, typer.Option(help="Publish speed, CPU, memory and GPU figures while the episodes run.")
+    ] = True,
     check: Annotated[bool, typer.Option("--check", help="Only check the spec and say what would run.")] = False,
 ) -> None:
     """Run a matrix of policies × scenes × seeds × perturbations in real simulators.
@@ -79,7 +82,12 @@ def run(
     with opened_log() as log, hold_identity(get_settings().home, run_id) as identity:
         others = _other_definitions(log, run_id, episodes, go_on=mix_definitions)
         host = Host(
-            log, codec_in_force(writing=True), identity, parallel=parallel or spec.parallel, retry_errors=retry_errors
+            log,
+            codec_in_force(writing=True),
+            identity,
+            parallel=parallel or spec.parallel,
+            retry_errors=retry_errors,
+            telemetry=telemetry,
         )
         states, interrupted = run_episodes(out, log, host, run_id, episodes)
     summary = summarise(states, planned=len(episodes))

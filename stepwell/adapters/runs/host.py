@@ -1,8 +1,10 @@
 """Runs the missing episodes of a run on this machine, several side by side, every fact through the log."""
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -12,11 +14,16 @@ from stepwell.adapters.runs.attempt import AttemptResult, WarmPair, run_attempt
 from stepwell.adapters.runs.claims import ClaimReader, log_ends
 from stepwell.adapters.runs.plan import PlannedEpisode
 from stepwell.adapters.runs.recorder import AttemptRecorder, HostIdentity
+from stepwell.adapters.runs.speed import AttemptSpeed
 from stepwell.adapters.runs.todo import Todo, judge
 from stepwell.adapters.runs.writer import LogWriter
 from stepwell.adapters.simulators.install import environment_python
+from stepwell.adapters.telemetry.measurements import Measurement, Origin
+from stepwell.adapters.telemetry.publisher import TelemetryPublisher
 from stepwell.engine.ports import MessageLog, TopicPartition
+from stepwell.engine.publish import outgoing
 from stepwell.events.codec import Codec
+from stepwell.events.model import Attribute
 from stepwell.exceptions import LogUnavailableError, StepwellError
 
 _logger = structlog.get_logger(__name__)
@@ -34,14 +41,25 @@ class Host:
     """Runs planned episodes. Make one for each run; `run` once."""
 
     def __init__(
-        self, log: MessageLog, codec: Codec, identity: HostIdentity, *, parallel: int, retry_errors: bool = False
+        self,
+        log: MessageLog,
+        codec: Codec,
+        identity: HostIdentity,
+        *,
+        parallel: int,
+        retry_errors: bool = False,
+        telemetry: bool = False,
     ) -> None:
-        """``parallel`` slots, each with its own pair of processes; ``retry_errors``: try errored episodes again."""
+        """``parallel`` slots, each with its own pair of processes; ``retry_errors``: try errored episodes again;
+        ``telemetry``: publish the speed of each attempt, and the figures of this machine meanwhile.
+        """
         self._log = log
         self._codec = codec
         self._identity = identity
         self._parallel = parallel
         self._retry_errors = retry_errors
+        self._telemetry = telemetry
+        self._worker_id = f"stepwell-run-{identity.host}"
         self._lock = threading.Lock()
         self._failures: list[BaseException] = []
         self._broken = threading.Event()
@@ -75,12 +93,37 @@ class Host:
         claims = ClaimReader(self._log, self._codec, ids, self._claims_from or log_ends(self._log))
         writer = LogWriter(self._log, self._codec)
         try:
-            self._run_slots(missing, claims, writer, stop, progress)
+            with self._publishing(writer):
+                self._run_slots(missing, claims, writer, stop, progress)
             writer.drain(DRAIN_TIMEOUT_S)
         finally:
             self._broken.set()
             writer.close(LAST_WORDS_S)
             claims.close()
+
+    @contextlib.contextmanager
+    def _publishing(self, writer: LogWriter) -> Iterator[None]:
+        """Publish this machine's figures and the depth of the writer's queue meanwhile, where that is wanted."""
+        if not self._telemetry:
+            yield
+            return
+        queue = (Attribute(name="queue", value="log-writer"),)
+        publisher = TelemetryPublisher(
+            self._log,
+            self._worker_id,
+            partial(outgoing, self._codec),
+            more=lambda: [Measurement("stepwell.queue.depth", "{record}", float(writer.depth), queue)],
+        )
+        publisher.start()
+        try:
+            yield
+        finally:
+            publisher.stop(LAST_WORDS_S)
+
+    def _speed(self, writer: LogWriter, episode: PlannedEpisode, attempt: int) -> AttemptSpeed | None:
+        if not self._telemetry:
+            return None
+        return AttemptSpeed(writer.put, Origin(self._worker_id, self._identity.host, episode.episode_id, attempt))
 
     def _run_slots(
         self, missing: Sequence[Todo], claims: ClaimReader, writer: LogWriter, stop: threading.Event, progress: Progress
@@ -128,12 +171,15 @@ class Host:
         try:
             while not self._ending(stop) and (item := work.take(last)) is not None:
                 episode, attempt, host_seq = item
-                recorder = AttemptRecorder(writer.put, episode, attempt, self._identity, host_seq)
+                speed = self._speed(writer, episode, attempt)
+                recorder = AttemptRecorder(writer.put, episode, attempt, self._identity, host_seq, speed)
                 with bound_contextvars(episode_id=episode.episode_id, attempt=attempt, trace_id=recorder.trace_id):
                     recorder.claimed()
                     if not self._won(claims, writer, episode, attempt, stop):
                         continue
                     result = run_attempt(episode, recorder, pair, stop)
+                    if speed is not None:
+                        speed.close()
                     last = episode
                     _logger.debug("attempt_ended", ending=result.ending, n_steps=result.n_steps)
                 with self._lock:

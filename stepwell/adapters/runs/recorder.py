@@ -11,6 +11,7 @@ from stepwell.adapters.policies import Chunk, PolicyDescription
 from stepwell.adapters.processes import InvalidActionError, ProcessFailedError
 from stepwell.adapters.processes.errors import NAMES, Component
 from stepwell.adapters.runs.plan import PlannedEpisode
+from stepwell.adapters.runs.speed import AttemptSpeed
 from stepwell.adapters.simulators import Reset, SimulatorDescription, StepResult
 from stepwell.events import model
 from stepwell.exceptions import EncodeError
@@ -52,13 +53,17 @@ class AttemptRecorder:
         attempt: int,
         identity: HostIdentity,
         host_seq: int = 0,
+        speed: AttemptSpeed | None = None,
     ) -> None:
-        """``host_seq``: the host's next sequence, for an attempt of which some facts already stand in the log."""
+        """``host_seq``: the host's next sequence, for an attempt of which some facts already stand in the log.
+        ``speed``: is told of each step and action.
+        """
         incarnation = secrets.token_hex(6)
         self._publish = publish
         self._episode = episode
         self._attempt = attempt
         self._identity = identity
+        self._speed = speed
         self._trace_id = secrets.token_hex(16)
         self._producer_ids = {
             "sim": f"sim-{incarnation}",
@@ -155,6 +160,8 @@ class AttemptRecorder:
             step_wall_s=result.step_wall_s,
         )
         self.n_steps = step + 1
+        if self._speed is not None:
+            self._speed.stepped(result.step_wall_s)
 
     # --- agent ---
 
@@ -180,6 +187,8 @@ class AttemptRecorder:
             inference_s=chunk.inference_s,
         )
         self._last_action_seq = seq
+        if self._speed is not None:
+            self._speed.inferred(chunk.inference_s)
 
     # --- the head ---
 

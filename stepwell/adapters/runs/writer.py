@@ -73,6 +73,11 @@ class LogWriter:
             self._put_count += 1
             self._changed.notify_all()
 
+    @property
+    def depth(self) -> int:
+        """How many records wait to become durable."""
+        return len(self._queue)
+
     def drain(self, timeout_s: float) -> None:
         """Wait until everything this thread has put is durable.
 

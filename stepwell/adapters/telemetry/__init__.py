@@ -1,1 +1,1 @@
-"""What a worker measures of its host and publishes to ``stepwell.telemetry``: CPU, memory, GPU."""
+"""What a worker measures of its host and publishes to ``stepwell.telemetry``: CPU, memory, GPU, queues."""

@@ -8,7 +8,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from stepwell.events.model import Attribute, TelemetryPoint
+from stepwell.adapters.telemetry.measurements import Measurement
+from stepwell.events.model import Attribute
 
 COUNT = "stepwell.gpu.count"
 
@@ -43,7 +44,7 @@ class GpuSampler:
         if not self._devices and self.absence is None:
             self.absence = "NVML finds no GPU"
 
-    def sample(self) -> list[TelemetryPoint]:
+    def sample(self) -> list[Measurement]:
         """The figures now. A figure that a device cannot give is left out; a device that fails is named."""
         points = [self._count()]
         for handle, attributes in self._devices:
@@ -58,9 +59,9 @@ class GpuSampler:
             self._nvml = None
             self._devices = []
 
-    def _count(self) -> TelemetryPoint:
+    def _count(self) -> Measurement:
         reason = (Attribute(name="reason", value=self.absence),) if self.absence else ()
-        return TelemetryPoint(metric=COUNT, unit="{gpu}", value=float(len(self._devices)), attributes=reason)
+        return Measurement(metric=COUNT, unit="{gpu}", value=float(len(self._devices)), attributes=reason)
 
     def _attributes(self, handle: Any, index: int) -> tuple[Attribute, ...]:
         out = [Attribute(name="hw.index", value=str(index))]
@@ -69,9 +70,9 @@ class GpuSampler:
                 out.append(Attribute(name=name, value=str(read(handle))))
         return tuple(out)
 
-    def _device(self, handle: Any, attributes: tuple[Attribute, ...]) -> list[TelemetryPoint]:
+    def _device(self, handle: Any, attributes: tuple[Attribute, ...]) -> list[Measurement]:
         nvml = self._nvml
-        points: list[TelemetryPoint] = []
+        points: list[Measurement] = []
         failures: set[str] = set()
 
         def add(read: Callable[[], list[tuple[str, str, float]]]) -> None:
@@ -82,7 +83,7 @@ class GpuSampler:
                     failures.add(str(error))
                 return
             points.extend(
-                TelemetryPoint(metric=metric, unit=unit, value=value, attributes=attributes)
+                Measurement(metric=metric, unit=unit, value=value, attributes=attributes)
                 for metric, unit, value in found
             )
 
@@ -103,8 +104,15 @@ class GpuSampler:
         def power() -> list[tuple[str, str, float]]:
             return [("hw.power", "W", nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0)]
 
-        for read in (utilization, memory, temperature, power):
+        def pcie() -> list[tuple[str, str, float]]:
+            # Each figure is taken over 20 ms, during which this thread sleeps.
+            return [
+                (f"hw.gpu.pcie.{way}", "By/s", nvml.nvmlDeviceGetPcieThroughput(handle, counter) * 1024.0)
+                for way, counter in (("rx", nvml.NVML_PCIE_UTIL_RX_BYTES), ("tx", nvml.NVML_PCIE_UTIL_TX_BYTES))
+            ]
+
+        for read in (utilization, memory, temperature, power, pcie):
             add(read)
         up = (*attributes, *(Attribute(name="error.type", value=text) for text in sorted(failures)))
-        points.append(TelemetryPoint(metric="hw.status", unit="1", value=0.0 if failures else 1.0, attributes=up))
+        points.append(Measurement(metric="hw.status", unit="1", value=0.0 if failures else 1.0, attributes=up))
         return points

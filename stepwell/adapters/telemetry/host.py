@@ -1,6 +1,7 @@
 """CPU and memory of this host and this process, through psutil."""
 
-from stepwell.events.model import Attribute, TelemetryPoint
+from stepwell.adapters.telemetry.measurements import Measurement
+from stepwell.events.model import Attribute
 from stepwell.exceptions import MissingPartError
 
 
@@ -25,7 +26,7 @@ class HostSampler:
         psutil.cpu_percent(interval=None)
         self._process.cpu_percent(interval=None)
 
-    def sample(self) -> list[TelemetryPoint]:
+    def sample(self) -> list[Measurement]:
         """The figures now."""
         memory = self._psutil.virtual_memory()
         with self._process.oneshot():
@@ -35,15 +36,11 @@ class HostSampler:
         total = self._psutil.cpu_percent(interval=None) / 100.0
         used = (Attribute(name="system.memory.state", value="used"),)
         return [
-            _point("system.cpu.utilization", "1", total),
-            _point("system.cpu.logical.count", "{cpu}", float(self._psutil.cpu_count() or 0)),
-            _point("system.memory.usage", "By", float(memory.total - memory.available), used),
-            _point("system.memory.limit", "By", float(memory.total)),
-            _point("process.cpu.utilization", "1", process_cpu),
-            _point("process.memory.usage", "By", resident),
-            _point("process.thread.count", "{thread}", threads),
+            Measurement("system.cpu.utilization", "1", total),
+            Measurement("system.cpu.logical.count", "{cpu}", float(self._psutil.cpu_count() or 0)),
+            Measurement("system.memory.usage", "By", float(memory.total - memory.available), used),
+            Measurement("system.memory.limit", "By", float(memory.total)),
+            Measurement("process.cpu.utilization", "1", process_cpu),
+            Measurement("process.memory.usage", "By", resident),
+            Measurement("process.thread.count", "{thread}", threads),
         ]
-
-
-def _point(metric: str, unit: str, value: float, attributes: tuple[Attribute, ...] = ()) -> TelemetryPoint:
-    return TelemetryPoint(metric=metric, unit=unit, value=value, attributes=attributes)

@@ -7,14 +7,15 @@ worker's to say; samples of that time are left out.
 import platform
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
 from stepwell.adapters.telemetry.gpu import GpuSampler
 from stepwell.adapters.telemetry.host import HostSampler
+from stepwell.adapters.telemetry.measurements import Measurement, Origin, gauges
 from stepwell.engine.ports import MessageLog, OutgoingRecord, Producer
-from stepwell.events.model import LogRecord, TelemetryPoint, TelemetrySampled
+from stepwell.events.model import LogRecord
 from stepwell.exceptions import MissingPartError, StepwellError, StillQueuedError
 
 INTERVAL_S = 5.0
@@ -31,6 +32,7 @@ class TelemetryPublisher:
         worker_id: names the worker, e.g. ``stepwell-engine-0``; the records' key.
         outgoing: makes a record of the log from a sample (codec and routing).
         interval_s: time between samples.
+        more: what else is measured, e.g. the depth of a queue; called from the thread.
     """
 
     def __init__(
@@ -39,9 +41,12 @@ class TelemetryPublisher:
         worker_id: str,
         outgoing: Callable[[LogRecord], OutgoingRecord],
         interval_s: float = INTERVAL_S,
+        more: Callable[[], Iterable[Measurement]] = tuple,
     ) -> None:
         self._message_log = log
         self._worker_id = worker_id
+        self._origin = Origin(worker_id, platform.node() or "unknown")
+        self._more = more
         self._outgoing = outgoing
         self._interval_s = interval_s
         self._stop = threading.Event()
@@ -54,11 +59,11 @@ class TelemetryPublisher:
         """Begin to sample."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Take a last sample, publish it, let go. Never raises."""
+    def stop(self, timeout_s: float = 2 * FLUSH_TIMEOUT_S) -> None:
+        """Take a last sample, publish it, let go; wait for that at most so long. Never raises."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=2 * FLUSH_TIMEOUT_S)
+            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         try:
@@ -74,7 +79,7 @@ class TelemetryPublisher:
         try:
             while True:
                 last = self._stop.wait(self._interval_s)
-                producer = self._publish(producer, [*host.sample(), *gpu.sample()])
+                producer = self._publish(producer, [*host.sample(), *gpu.sample(), *self._more()])
                 if last:
                     return
         finally:
@@ -82,18 +87,12 @@ class TelemetryPublisher:
             if producer is not None:
                 producer.close()
 
-    def _publish(self, producer: Producer | None, points: list[TelemetryPoint]) -> Producer | None:
+    def _publish(self, producer: Producer | None, measured: list[Measurement]) -> Producer | None:
         """Publish one sample; the producer to go on with, or None after it failed.
 
         While an earlier sample is still queued this one is left out, so that an outage costs no memory.
         """
-        sample = TelemetrySampled(
-            worker_id=self._worker_id,
-            host=platform.node() or "unknown",
-            sampled_at=time.time_ns() // 1000,
-            sample_seq=self._sequence,
-            points=tuple(points),
-        )
+        sample = gauges(self._origin, time.time_ns() // 1000, self._sequence, measured)
         self._sequence += 1
         try:
             producer = producer or self._message_log.producer(quiet=True)

@@ -14,6 +14,7 @@ import pytest
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.telemetry import publisher as module
 from stepwell.adapters.telemetry.host import HostSampler
+from stepwell.adapters.telemetry.measurements import DURATION_BOUNDS_S, Durations, Measurement
 from stepwell.adapters.telemetry.publisher import TelemetryPublisher
 from stepwell.engine.publish import outgoing
 from stepwell.engine.reading import read_range
@@ -54,7 +55,7 @@ def gpu_sample(library: Path | None, **environment: str) -> tuple[str | None, li
 
 
 def test_gpus_are_read_with_unit_and_name(nvml: Path) -> None:
-    """Two devices, each with utilisation, memory, temperature and power."""
+    """Two devices, each with utilisation, memory, temperature, power and traffic."""
     absence, points = gpu_sample(nvml, FAKE_GPUS="2", FAKE_GPU_UTIL="42", FAKE_POWER_MW="150000")
     assert absence is None
     assert points[0] == ["stepwell.gpu.count", "{gpu}", 2.0, {}]
@@ -65,6 +66,8 @@ def test_gpus_are_read_with_unit_and_name(nvml: Path) -> None:
         "hw.gpu.memory.limit": ("By", float(24 << 30)),
         "hw.temperature": ("Cel", 55.0),
         "hw.power": ("W", 150.0),
+        "hw.gpu.pcie.rx": ("By/s", 3000 * 1024.0),
+        "hw.gpu.pcie.tx": ("By/s", 2000 * 1024.0),
         "hw.status": ("1", 1.0),
     }
     assert {at["hw.id"] for _, _, _, at in points[1:]} == {f"GPU-00000000-0000-0000-0000-{n:012d}" for n in (0, 1)}
@@ -118,7 +121,13 @@ def samples(log: MemoryLog) -> list[TelemetrySampled]:
 def test_samples_are_published_and_a_last_one_at_the_end() -> None:
     """Under the worker's id, numbered, with host and GPU figures."""
     log = MemoryLog()
-    publisher = TelemetryPublisher(log, "stepwell-engine-0", partial(outgoing, CODEC), interval_s=0.05)
+    publisher = TelemetryPublisher(
+        log,
+        "stepwell-engine-0",
+        partial(outgoing, CODEC),
+        interval_s=0.05,
+        more=lambda: [Measurement("stepwell.queue.depth", "{record}", 7.0)],
+    )
     publisher.start()
     while len(samples(log)) < 2:
         time.sleep(0.02)
@@ -126,7 +135,12 @@ def test_samples_are_published_and_a_last_one_at_the_end() -> None:
     found = samples(log)
     assert [sample.sample_seq for sample in found] == list(range(len(found)))
     assert {sample.worker_id for sample in found} == {"stepwell-engine-0"}
-    assert {"system.cpu.utilization", "stepwell.gpu.count"} <= {point.metric for point in found[-1].points}
+    last = found[-1]
+    named = dict(zip([last.series[place].metric for place in last.point_series], last.point_value, strict=True))
+    assert {"system.cpu.utilization", "stepwell.gpu.count"} <= set(named)
+    assert named["stepwell.queue.depth"] == 7.0
+    assert {series.kind for series in last.series} == {"gauge"}
+    assert set(last.point_at) == set(last.point_start_at) == {last.sampled_at}
     log.close()
 
 
@@ -165,3 +179,11 @@ def test_without_psutil_there_is_no_telemetry_and_no_harm(monkeypatch: pytest.Mo
     publisher.stop()
     assert samples(log) == []
     log.close()
+
+
+def test_durations_fall_into_buckets_that_hold_their_upper_bound() -> None:
+    found = Durations()
+    for seconds in (0.0, DURATION_BOUNDS_S[0], 0.0006, DURATION_BOUNDS_S[-1], 11.0):
+        found.add(seconds)
+    assert (found.count, found.min, found.max) == (5, 0.0, 11.0)
+    assert found.buckets == [2, 1, *[0] * (len(DURATION_BOUNDS_S) - 3), 1, 1]

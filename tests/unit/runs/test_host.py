@@ -14,7 +14,9 @@ from stepwell.adapters.runs.plan import PlannedEpisode
 from stepwell.adapters.runs.recorder import AttemptRecorder, HostIdentity
 from stepwell.adapters.runs.writer import LogWriter
 from stepwell.engine.ports import MessageLog
+from stepwell.engine.reading import read_range
 from stepwell.events import model
+from stepwell.events.topics import TELEMETRY
 from stepwell.exceptions import LogError, MissingPartError
 from tests.unit.runs.places import CODEC, ME, OTHER, Running, impatient_log, planned, spoil, told, wait_for
 
@@ -258,3 +260,27 @@ def test_the_queue_gives_each_attempt_once_to_many_slots() -> None:
         each.result()
     assert sorted(taken) == sorted(each.episode_id for each in episodes)
     assert queue.take(None) is None
+
+
+def test_speed_and_queue_are_published_while_episodes_run(log: MessageLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def two_steps(episode: PlannedEpisode, recorder: AttemptRecorder, *_: object) -> AttemptResult:
+        assert recorder._speed is not None
+        recorder._speed.inferred(0.002)
+        for _number in range(2):
+            recorder._speed.stepped(0.001)
+        return succeed(episode, recorder, *_)  # type: ignore[arg-type]
+
+    use(monkeypatch, two_steps)
+    (episode, *_) = planned()
+    host = Host(log, CODEC, ME, parallel=1, telemetry=True)
+    host.run(host.standing([episode]), threading.Event(), lambda *_: None)
+    found = []
+    for source, marks in log.admin().watermarks(TELEMETRY).items():
+        for batch in read_range(log, source, marks.low, marks.high):
+            found += [CODEC.decode(value, headers) for value, headers in zip(batch.values, batch.headers, strict=True)]
+    assert all(isinstance(each, model.TelemetrySampled) for each in found)
+    metrics = {(each.episode_id, series.metric) for each in found for series in each.series}
+    assert {(None, "stepwell.queue.depth"), (None, "system.cpu.utilization")} <= metrics
+    assert (episode.episode_id, "stepwell.agent.inference.duration") in metrics
+    assert (episode.episode_id, "stepwell.sim.step.duration") in metrics
+    assert {each.worker_id for each in found} == {f"stepwell-run-{ME.host}"}
