@@ -13,7 +13,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -24,6 +24,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from stepwell.exceptions import ConfigurationError
+from stepwell.projections.tuning import Tuning
 from stepwell.redaction import is_secret_key, redact_secret, redact_url
 
 __all__ = ["ENV_PREFIX", "Origin", "Settings", "get_settings", "load_settings", "redact_url"]
@@ -111,6 +112,8 @@ RegistryUrl = Annotated[str, AfterValidator(_check_registry)]
 ListenAddress = Annotated[str, AfterValidator(_check_listen)]
 Directory = Annotated[Path, AfterValidator(_absolute)]
 Seconds = Annotated[float, Field(gt=0, le=30 * 24 * 3600, allow_inf_nan=False)]
+Days = Annotated[float, Field(gt=0, le=36_500, allow_inf_nan=False)]
+Retention = Annotated[float, Field(ge=0, le=36_500, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,23 @@ class Settings(BaseSettings):
     seal_grace_s: Seconds = Field(
         60.0, description="s after the end until an incomplete attempt is sealed all the same"
     )
+    chunk_days: Days = Field(
+        1.0, description="d of time in one chunk of steps, actions, telemetry or spans (TimescaleDB)"
+    )
+    compress_after_days: Days = Field(7.0, description="d after its end until a chunk is compressed (TimescaleDB)")
+    refresh_window_days: Days = Field(
+        70.0, description="d that rows may be late and still be taken into the sums within minutes (TimescaleDB)"
+    )
+    retention_steps_days: Retention = Field(
+        180.0, description="d that steps and actions are kept after the log took them; 0: for ever"
+    )
+    retention_telemetry_days: Retention = Field(90.0, description="d that points and spans are kept; 0: for ever")
+    retention_dead_letters_days: Retention = Field(
+        365.0, description="d that dead letters are kept in the database; 0: for ever"
+    )
+    retention_minutes_days: Retention = Field(400.0, description="d that the sums by minute are kept; 0: for ever")
+    retention_hours_days: Retention = Field(0.0, description="d that the sums by hour are kept; 0: for ever")
+
     worker_slot: str = Field(
         "0",
         pattern=r"^[A-Za-z0-9._-]{1,60}$",
@@ -206,6 +226,10 @@ class Settings(BaseSettings):
             )
         if self.schema_registry_credentials_file is not None and not self.schema_registry:
             raise ValueError("schema_registry_credentials_file is set, but schema_registry is not")
+        try:
+            self.tuning()
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
         if self.database_password_file is not None:
             object.__setattr__(self, "database", _with_password(self.database, self.database_password_file))
         return self
@@ -229,6 +253,10 @@ class Settings(BaseSettings):
         if not (user and colon and password) or "\n" in credentials:
             raise ConfigurationError(f"schema_registry_credentials_file: {path} must hold one line, user:password")
         return credentials
+
+    def tuning(self) -> Tuning:
+        """How the tables are to be kept."""
+        return Tuning(**{field.name: getattr(self, field.name) for field in fields(Tuning)})
 
     def origin(self, name: str) -> Origin:
         """Where the value of this field came from."""

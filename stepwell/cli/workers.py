@@ -106,9 +106,12 @@ def work(
         if not _made_topics(log, stop):
             raise typer.Exit(EXIT_OK)
         if project:
+            from stepwell.cli.db_tune import tune_new
             from stepwell.projections.migrate import migrate
 
-            migrate(stack.enter_context(opened_database(settings.database)))
+            database = stack.enter_context(opened_database(settings.database))
+            migrate(database)
+            tune_new(database)
             commands["projector"] = stepwell_command("projector", "--slot", "0", *options, *addresses[engines + 1])
             groups |= _projected()
         finished = IdleCheck(log, groups) if until_idle else None
