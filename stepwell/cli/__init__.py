@@ -19,6 +19,7 @@ from stepwell.exceptions import ConfigurationError, MissingPartError, StepwellEr
 # One line each, in the order of `stepwell --help`.
 _MODULES: tuple[str, ...] = (
     "config",
+    "dev",
     "topics",
     "schemas",
     "run",

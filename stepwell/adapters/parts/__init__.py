@@ -21,7 +21,8 @@ from pathlib import Path
 from stepwell.exceptions import MissingPartError, StepwellError
 
 __all__ = [
-    "OwnProcess", "exclusive", "free_port", "npm_install", "parts_directory", "require_command", "tail",
+    "OwnProcess", "exclusive", "free_port",
+    "listens", "npm_install", "parts_directory", "require_command", "tail",
     "write_if_changed",
 ]  # fmt: skip
 
@@ -57,6 +58,13 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise StepwellError(f"No free port between {low} and {high} on 127.0.0.1 in 500 tries.")
+
+
+def listens(port: int) -> bool:
+    """Whether something takes connections on a TCP port of 127.0.0.1."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2):
+        return True
+    return False
 
 
 def require_command(name: str, package: str) -> str:

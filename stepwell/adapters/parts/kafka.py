@@ -203,8 +203,20 @@ class KafkaPart:
         Raises:
             StepwellError: it did not come up; the last lines of its log are in the message.
         """
-        if self._process is not None and self._process.running:
-            return self.bootstrap
+        if self._process is None or not self._process.running:
+            self._process = OwnProcess(self.command(), self.log, cwd=self.directory)
+            (self.directory / "pid").write_text(str(self._process.pid))
+        if wait:
+            self.wait_ready()
+        return self.bootstrap
+
+    def command(self) -> list[str]:
+        """The command that serves this folder; installs where needed, and makes the folder.
+
+        Raises:
+            MissingPartError: as `install`.
+            ConfigurationError: a node runs on this folder already.
+        """
         home = self._home or install()
         java = require_command("java", "default-jre-headless")
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -214,15 +226,14 @@ class KafkaPart:
         properties = _write_properties(self.directory, self.port, self._controller_port)
         archive = _archive(java, home)
         shared = (f"-XX:SharedArchiveFile={archive}", *_QUIET) if archive.exists() else ()
-        command = [
+        return [
             java, f"-Xmx{self._heap}", *_JVM, *shared, *self._jvm_options, *_LOG_OPTIONS,
             "-cp", _class_path(home), "kafka.Kafka", str(properties),
         ]  # fmt: skip
-        self._process = OwnProcess(command, self.log, cwd=self.directory)
-        (self.directory / "pid").write_text(str(self._process.pid))
-        if wait:
-            self.wait_ready()
-        return self.bootstrap
+
+    def answers(self) -> bool:
+        """Whether a client gets an answer now (within 1 s)."""
+        return _probe(self.bootstrap)()
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until the node answers a client; the port alone opens earlier."""

