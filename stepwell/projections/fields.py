@@ -26,6 +26,7 @@ _EACH, _EPISODES, _ROWS = 20, 500, 200
 """How much a look takes in: episodes of each task and policy, of all, and rows of each episode."""
 _SPANS_OF = timedelta(hours=6)
 _NAME_MAX = 50
+_KINDS = ("number", "text", "boolean", "json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,7 @@ def _take_in(connection: Connection, *, everything: bool) -> list[str]:
     taken: dict[str, set[str]] = {}
     added = []
     # The kind that most rows have takes the plain name.
-    for each in sorted(found, key=lambda one: (one.view, one.path, -one.count, one.kind)):
+    for each in sorted(found, key=lambda one: (one.view, one.path, -one.count, _KINDS.index(one.kind))):
         seen = {"first": each.first, "last": each.last}
         field = known.get((each.view, each.path, each.kind))
         if field is not None:

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION stepwell.json_kind(value jsonb) RETURNS text LANGUAGE
     -- JSON has no NaN and no infinities: they stand as text. More than 300 digits may be beyond what a double holds.
     SELECT CASE jsonb_typeof(value)
         WHEN 'number' THEN CASE WHEN length(value #>> '{}') <= 300 THEN 'number' ELSE 'json' END
-        WHEN 'string' THEN CASE WHEN value #>> '{}' IN ('NaN', 'Infinity', '-Infinity') THEN 'number' ELSE 'text' END
+        WHEN 'string' THEN CASE WHEN value #>> '{}' IN ('nan', 'inf', '-inf', 'NaN', 'Infinity', '-Infinity') THEN 'number' ELSE 'text' END
         WHEN 'boolean' THEN 'boolean' WHEN 'object' THEN 'json' WHEN 'array' THEN 'json' END
 $$;
 COMMENT ON FUNCTION stepwell.json_kind(jsonb) IS 'number, text, boolean or json: in which kind of column a value stands; null for a JSON null.';
