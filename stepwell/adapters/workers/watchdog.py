@@ -70,6 +70,7 @@ class Watchdog:
     def start(self) -> None:
         """Watch the calling thread."""
         self._watched = threading.get_ident()
+        self._arm_last_resort()
         self._thread.start()
 
     def close(self) -> None:
@@ -112,12 +113,13 @@ class Watchdog:
 
     def _run(self) -> None:
         while not self._stop.wait(min(LOOK_S, self._stuck_after_s / 4)):
-            faulthandler.dump_traceback_later(
-                self._stuck_after_s * LAST_RESORT + FROZEN_AFTER_S, exit=True, file=_STDERR
-            )
+            self._arm_last_resort()
             reason = self.look()
             if reason is not None:
                 self._end(reason)
+
+    def _arm_last_resort(self) -> None:
+        faulthandler.dump_traceback_later(self._stuck_after_s * LAST_RESORT + FROZEN_AFTER_S, exit=True, file=_STDERR)
 
     def _end(self, reason: str) -> None:
         condition = self._vitals.condition()

@@ -21,6 +21,7 @@ from stepwell.adapters.workers.process import (
     EXIT_FENCED,
     EXIT_OK,
     EXIT_POSITION_LOST,
+    EXIT_STUCK,
     StopFlag,
     SystemClock,
     run_as_worker,
@@ -149,6 +150,21 @@ def test_with_a_rival_it_gives_way_after_some_tries_with_growing_pauses() -> Non
     pauses = [later - earlier for earlier, later in itertools.pairwise(restarted_at)]
     assert pauses[0] >= FENCED_PAUSE_S
     assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(pauses))
+
+
+def test_a_stuck_child_is_started_again(tmp_path: Path) -> None:
+    """Its watchdog ended it so that a fresh one takes its place."""
+    mark = tmp_path / "stuck once"
+    code = (
+        f"import pathlib, sys, time; mark = pathlib.Path({str(mark)!r})\n"
+        f"if not mark.exists(): mark.touch(); sys.exit({EXIT_STUCK})\n"
+        "time.sleep(600)"
+    )
+    running = Running({"one": python(code)})
+    try:
+        wait_for(lambda: running.supervisor.restarts() == {"one": 1} and running.supervisor.pids())
+    finally:
+        assert running.end() == EXIT_OK
 
 
 def test_pauses_between_restarts_grow() -> None:
