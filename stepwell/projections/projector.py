@@ -29,6 +29,7 @@ from stepwell.exceptions import (
 )
 from stepwell.projections import migrate, queries
 from stepwell.projections.batch_reader import BatchReader, BatchRows
+from stepwell.projections.columns.batch import COLUMNS_FROM
 from stepwell.projections.database import Connection, Deadline, connect, named_errors
 from stepwell.projections.generations import Homes, read_homes
 from stepwell.projections.log_watch import LogWatch
@@ -78,6 +79,7 @@ class Projector:
         sink: names the position rows; None: the group. A generation that is being built is filled by a group of its
             own, and has the positions of those who go on with it.
         homes: tells at each connection where the tables are that it writes; default: those in force.
+        columns_from: so many records of one type in a batch are read by columns, fewer one by one.
         looks: looks at the topics and the groups of ``watch``, and outlives us; None: we have one of our own.
         vitals: where to tell those who watch the worker what it does.
     """
@@ -97,6 +99,7 @@ class Projector:
         locate: Callable[[], str] | None = None,
         sink: str | None = None,
         homes: Callable[[Connection], Homes] = read_homes,
+        columns_from: int = COLUMNS_FROM,
         looks: LogWatch | None = None,
         vitals: Vitals | None = None,
     ) -> None:
@@ -105,7 +108,7 @@ class Projector:
         self._locate = locate
         self._group = group
         self._sink = sink or group
-        self._reader = BatchReader(codec, self._sink)
+        self._reader = BatchReader(codec, self._sink, columns_from=columns_from)
         self._read_homes = homes
         self._name = f"{group}-{slot}"
         self._topics = tuple(topics)
@@ -160,7 +163,7 @@ class Projector:
             while not stop.is_set():
                 self._turn(consumer, stop)
             self._settle(consumer)
-            self._commit_advice(consumer, now=True)
+            self._commit_advice(consumer)
         finally:
             self._hands.shutdown()  # waits for the batch on its way
             consumer.close()
@@ -200,8 +203,7 @@ class Projector:
                 self._handle(consumer, batch)
         if not batches:
             self._settle(consumer)
-        self._report_progress(consumer)
-        self._commit_advice(consumer)
+        self._tell(consumer)
 
     def _handle(self, consumer: Consumer, batch: RecordBatch) -> None:
         """Make the batch's rows, and send them off once the batch before has arrived."""
@@ -400,10 +402,17 @@ class Projector:
         except DatabaseUnavailableError as gone:
             self._database_away(consumer, gone)
 
+    def _tell(self, consumer: Consumer) -> None:
+        """Once a second; what was read must be written before, for where the reader stands is what others are told."""
+        if not self._progress.due() and time.monotonic() < self._commit_at:
+            return
+        self._settle(consumer)
+        self._report_progress(consumer)
+        self._commit_advice(consumer)
+
     def _report_progress(self, consumer: Consumer) -> None:
         if not self._placed or not self._progress.due():
             return
-        self._settle(consumer)
         if self._connection is None or self._homes is None or self._deadline is None:
             return
         try:
@@ -412,11 +421,8 @@ class Projector:
         except DatabaseUnavailableError as error:
             self._database_away(consumer, error)
 
-    def _commit_advice(self, consumer: Consumer, *, now: bool = False) -> None:
-        if not now and time.monotonic() < self._commit_at:
-            return
+    def _commit_advice(self, consumer: Consumer) -> None:
         self._commit_at = time.monotonic() + _COMMIT_INTERVAL_S
-        self._settle(consumer)
         try:
             positions = {source: consumer.position(source) for source in self._placed}
             self._stands |= positions
