@@ -138,7 +138,7 @@ def _tensors_pass(bodies: Bodies, columns: Struct) -> Flags:
     if uri.present is None and sha256.present is None and count:
         return passed & _references_pass(bodies, least, data, uri, sha256)
     outside, digested = _present(uri), _present(sha256)
-    passed &= np.where(outside, digested & _references_pass(bodies, least, data, uri, sha256), ~digested & here)
+    passed &= np.where(outside, _references_pass(bodies, least, data, uri, sha256), ~digested & here)
     return passed
 
 

@@ -336,7 +336,7 @@ BAD_TENSORS = [
         *(unguarded(ACTION, action=tensor_) for tensor_ in BAD_TENSORS),
         unguarded(STEP, action_seq=-1), unguarded(STEP, step_wall_s=-0.5), unguarded(STEP, step_wall_s=float("nan")),
         unguarded(STEP, step_wall_s=float("inf")), unguarded(STEP, state_digest=bytes(65)),
-        unguarded(ACTION, step=4), unguarded(ACTION, first_step=-1, step=-1), unguarded(ACTION, n_steps=0),
+        unguarded(ACTION, step=4), unguarded(ACTION, first_step=0, step=None), unguarded(ACTION, first_step=-1, step=-1), unguarded(ACTION, n_steps=0),
         unguarded(ACTION, observed_step=-1), unguarded(ACTION, inference_s=-1.0),
         unguarded(ACTION, inference_s=float("nan")),
     ],
@@ -385,9 +385,31 @@ def test_every_byte_of_a_record_matters() -> None:
 
 def test_repeats_keep_the_first_of_each_key() -> None:
     other = step(reward=7.0)
-    columns, rest = check(batch_of([step(), other, step(producer_seq=9), step(), step(producer_id="sim-2")]))
+    found = [step(), other, step(producer_seq=9), step(), step(producer_id="sim-2"), step(producer_seq=9, reward=5.0)]
+    columns, rest = check(batch_of(found))
     assert rest == []
     assert [len(rows) for rows in columns] == [3]
+
+
+def test_keys_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepwell.projections.columns.batch.texts.mixed", lambda found, _: np.zeros_like(found))
+    keys = [
+        ("ep-1", 1, 0, "sim-1", 0),
+        ("ep-1", 1, 0, "sim-1", 0),
+        ("ep-2", 1, 0, "sim-1", 0),
+        ("ep-1", 2, 0, "sim-1", 0),
+    ]
+    keys += [
+        ("ep-1", 1, 1, "sim-1", 0),
+        ("ep-1", 1, 0, "sim-2", 0),
+        ("ep-1", 1, 0, "sim-1", 1),
+        ("ep-1", 2, 0, "sim-1", 0),
+    ]
+    (columns,), _ = check(batch_of([
+        step(episode_id=episode, attempt=attempt, producer_seq=seq, producer_id=producer, occurred_at=NOW + late)
+        for episode, attempt, seq, producer, late in keys
+    ]))  # fmt: skip
+    assert len(columns) == len(set(keys))
 
 
 def test_few_records_and_other_topics_go_one_by_one() -> None:
@@ -400,9 +422,10 @@ def test_few_records_and_other_topics_go_one_by_one() -> None:
 
 
 def test_too_large_a_record_is_left_to_its_refusal() -> None:
-    good = step()
-    assert good.value is not None
-    assert not taken(replace(good, value=good.value + bytes(MAX_EVENT_BYTES)))
+    count = MAX_EVENT_BYTES - 10
+    record = unguarded(STEP, observation=[bad_tensor(shape=[count], data=bytes(count))])
+    assert one_by_one(batch_of([record]), [0]) == {}
+    assert not taken(record)
 
 
 def test_a_defect_costs_time_and_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
