@@ -15,6 +15,11 @@ from stepwell.projections.projector import Projector
 from stepwell.projections.rows import PROJECTED_TOPICS
 from tests.integration.projections.facts import CODEC
 
+# Continuous aggregates keep what they have when the table under them is emptied. None on plain PostgreSQL.
+_AGGREGATES = """
+SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname ~ '^stepwell_g' AND c.relkind = 'v'
+"""
 
 
 @pytest.fixture(scope="module", params=["postgres", "timescale"])
@@ -31,6 +36,9 @@ def database(migrated_url: str) -> str:
         tables = connection.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname ~ '^stepwell_g'")
         for schema, table in tables.fetchall():
             connection.execute(f"TRUNCATE {schema}.{table}")
+        connection.execute("TRUNCATE stepwell.retirements")
+        for (name,) in connection.execute(_AGGREGATES).fetchall():
+            connection.execute(f"TRUNCATE {name}")
     return migrated_url
 
 

@@ -1,6 +1,7 @@
 """From the log into the tables: every kind of record, exactly once, whatever comes twice or does not fit."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -139,7 +140,7 @@ def test_hostile_dead_letters_are_kept_all_the_same(log: MessageLog, drain: Call
     facts.publish(log, [facts.dead_letter(detail="a\0b", episode_id="\0", attempt=2**40, source_timestamp=2**62)])
     drain()
     assert query("SELECT kind, detail, episode_id, attempt, logged_at FROM stepwell.dead_letters") == [
-        ("violation", "a\\x00b", "\\x00", None, None)
+        ("violation", "a\\x00b", "\\x00", None, datetime(2000, 1, 1, tzinfo=UTC))
     ]
 
 

@@ -21,6 +21,7 @@ from stepwell.events.topics import (
 )
 from stepwell.projections.copy_format import encode_rows
 from stepwell.projections.rows import PROJECTED_TOPICS, Source, rows_of
+from stepwell.projections.standing import EARLIEST_US
 from stepwell.projections.tables import KINDS, reduce_rows
 from tests.unit.events.records import CLASSES, sample
 
@@ -130,7 +131,7 @@ def test_dead_letters_take_anything() -> None:
     )  # fmt: skip
     (row,) = rows_of(letter, Source(DEAD_LETTERS, 0, 0, 0))
     assert "\0" not in repr(row.values)
-    assert (named(row)["logged_at"], named(row)["attempt"]) == (None, None)
+    assert (named(row)["logged_at"], named(row)["attempt"]) == (EARLIEST_US, None)
 
 
 def test_rows_of_one_key_meet() -> None:
