@@ -32,6 +32,7 @@ from tests.integration.projections.conftest import Running
 from tests.integration.projections.facts import CODEC
 
 COMPOSE = Path(__file__).resolve().parents[2] / "compose"
+DOCS = COMPOSE.parent / "docs"
 NUMBERS = {"count", "number", "ratio", "s", "/s", "By", "By/s", "Cel", "W", "N.m", "A"}
 DAY = {dashboard.name: timedelta(hours=24) for dashboard in DASHBOARDS}
 
@@ -167,6 +168,17 @@ def test_a_reader_sees_every_panel_and_changes_nothing(new_database: Callable[[]
         with psycopg.connect(filled.url, autocommit=True) as connection:
             connection.execute("DROP OWNED BY dashboard_reader")
             connection.execute("DROP ROLE dashboard_reader")
+
+
+@pytest.mark.parametrize("page", ["runbook.md", "dashboards.md"])
+def test_every_statement_of_the_pages_runs(filled: Filled, page: str) -> None:
+    statements = re.findall(r"```sql\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert statements
+    answered = 0
+    with psycopg.connect(filled.url, autocommit=True) as connection:
+        for statement in statements:
+            answered += len(connection.execute(statement).fetchall()) > 0
+    assert answered >= len(statements) / 2  # the rest look for what this fleet does not suffer from
 
 
 # --- the page ---
