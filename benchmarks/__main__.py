@@ -19,6 +19,7 @@ from benchmarks.latency import latency_run
 from benchmarks.latency_rows import row_latency_runs
 from benchmarks.logs import fill, log_runs, new_log
 from benchmarks.measure import REPOSITORY, Results, child, machine
+from benchmarks.otlp import otlp_runs
 from benchmarks.projector import projector_runs
 from benchmarks.report import print_report
 from benchmarks.step_rules import step_rule_runs
@@ -46,15 +47,16 @@ class Size:
     fold_verdicts: int
     policies: int
     restored: int
+    otlp_requests: int
 
 
 FULL = Size(
     turns=3, events=60_000, projector_events=60_000, finished=100_000, live=1_000, latency_s=15.0, codec_runs=40,
-    rule_episodes=20, fold_verdicts=20_000, policies=100, restored=100_000,
+    rule_episodes=20, fold_verdicts=20_000, policies=100, restored=100_000, otlp_requests=200,
 )  # fmt: skip
 QUICK = Size(
     turns=1, events=20_000, projector_events=20_000, finished=10_000, live=1_000, latency_s=4.0, codec_runs=5,
-    rule_episodes=4, fold_verdicts=2_000, policies=10, restored=5_000,
+    rule_episodes=4, fold_verdicts=2_000, policies=10, restored=5_000, otlp_requests=20,
 )  # fmt: skip
 
 
@@ -145,6 +147,11 @@ def detector_group(size: Size) -> Runs:
     yield from detector.restore_runs("local", size.restored, size.turns)
 
 
+def otlp_group(size: Size) -> Runs:
+    """Points through the OTLP receiver, beside only parsing them."""
+    yield from otlp_runs(size.otlp_requests, size.turns)
+
+
 def local_group(size: Size) -> Runs:
     """The local log beside plain SQLite."""
     for name, write, read in local_log.turns(size.turns):
@@ -162,7 +169,7 @@ def codec_group(size: Size) -> Runs:
 GROUPS: dict[str, Callable[[Size], Runs]] = {
     "logs": log_group, "projector": projector_group, "memory": memory_group, "latency": latency_group,
     "rows": rows_group, "steps": steps_group, "triggers": triggers_group, "transactions": transactions_group,
-    "detector": detector_group, "local": local_group,
+    "detector": detector_group, "local": local_group, "otlp": otlp_group,
     "codec": codec_group, "peers": peer_group,
 }  # fmt: skip
 

@@ -21,6 +21,11 @@ COMPARED = {
     "local log read: transactions": "local log read: plain SQLite",
     "detector restore local: from snapshots, after a kill": "detector restore local: from zero",
     "detector restore local: from snapshots, after a stop": "detector restore local: from zero",
+    **{
+        f"otlp {shape}, {way}": f"otlp {shape}, parse only"
+        for shape in ("batched", "wide")
+        for way in ("grpc to local", "http to local", "grpc to kafka", "http to kafka")
+    },
 }  # fmt: skip
 
 

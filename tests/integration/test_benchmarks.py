@@ -14,6 +14,7 @@ from benchmarks.detector import fold_run, memory_runs, restore_runs, verdict_str
 from benchmarks.live_rules import FIRES_AT
 from benchmarks.logs import check_outcomes, log_runs
 from benchmarks.measure import Results, child, machine, percentile
+from benchmarks.otlp import POINTS, SHAPES, receive, request, stages
 from benchmarks.report import print_report
 from benchmarks.step_rules import step_rule_runs
 from benchmarks.transactions import RECORDS, SETTINGS, transaction_runs
@@ -141,3 +142,10 @@ def test_figures_of_several_runs() -> None:
     assert results.median("nobody", "per_s") is None
     numbers = [float(n) for n in range(1, 101)]
     assert (percentile(numbers, 0.5), percentile(numbers, 0.99), percentile([7.0], 0.99)) == (50.0, 99.0, 7.0)
+
+
+def test_every_point_that_is_sent_is_counted_in_the_log() -> None:
+    bodies = [request(shape, number) for shape in SHAPES for number in range(2)]
+    assert [run["count"] for _, run in stages(bodies)] == [4 * POINTS] * 3
+    for transport in ("grpc", "http"):
+        assert receive("local", transport, bodies)["count"] == 4 * POINTS
