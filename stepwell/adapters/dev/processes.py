@@ -11,14 +11,14 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from stepwell.exceptions import ConfigurationError
 
-__all__ = ["Process", "end", "find", "launch", "lives", "members"]
+__all__ = ["Process", "end", "end_all", "find", "launch", "lives", "members"]
 
 MARK = "_STEPWELL_DEV"
 """Names the set's folder in the environment of its processes."""
@@ -89,42 +89,47 @@ def members(mark: Path) -> list[Process]:
 
 
 def end(process: Process, grace_s: float) -> bool:
-    """Ask it to end (SIGTERM); after ``grace_s`` end it (SIGKILL). Whether it ended when asked, or ran no more.
+    """As `end_all`, for one. Whether it ended when asked, or ran no more."""
+    return not end_all([process], grace_s)
+
+
+def end_all(wanted: Iterable[Process], grace_s: float) -> list[Process]:
+    """Ask processes to end (SIGTERM); after ``grace_s`` end them (SIGKILL). Those that had to be killed.
 
     Never touches another process that has the same id by now.
     """
-    try:
-        handle = os.pidfd_open(process.pid)
-    except OSError:
-        return True
-    try:
-        if not lives(process):
-            return True
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(handle, signal.SIGTERM)
-        if _ended(handle, process, grace_s):
-            return True
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-        _ended(handle, process, _KILL_WAIT_S)
-        return False
-    finally:
-        os.close(handle)
+    with contextlib.ExitStack() as stack:
+        handles: dict[Process, int] = {}
+        for process in wanted:
+            with contextlib.suppress(OSError):
+                handle = os.pidfd_open(process.pid)
+                stack.callback(os.close, handle)
+                # Looked at after the descriptor holds it: from here on it is this process and no other.
+                if lives(process):
+                    handles[process] = handle
+        killed = _signalled(handles, signal.SIGTERM, grace_s)
+        _signalled({process: handles[process] for process in killed}, signal.SIGKILL, _KILL_WAIT_S)
+        return killed
 
 
-def _ended(handle: int, process: Process, timeout_s: float) -> bool:
-    """Wait for the end. The descriptor tells at once; a child of ours is taken off the kernel's hands, too."""
+def _signalled(handles: Mapping[Process, int], number: signal.Signals, timeout_s: float) -> list[Process]:
+    """Send a signal and wait; those that still run then. A child of ours is taken off the kernel's hands, too."""
+    for handle in handles.values():
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, number)
     deadline = time.monotonic() + timeout_s
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    while lives(process):
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            return False
-        poll.poll(min(left_s, 1.0) * 1000)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(process.pid, os.WNOHANG)
-    return True
+    left = []
+    for process, handle in handles.items():
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        while lives(process) and (left_s := deadline - time.monotonic()) > 0:
+            poll.poll(min(left_s, 1.0) * 1000)
+        if lives(process):
+            left.append(process)
+            continue
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
+    return left
 
 
 def _boot() -> str:

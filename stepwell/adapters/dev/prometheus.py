@@ -13,15 +13,20 @@ _HEAD = """\
 """
 
 
-def configuration(targets: Iterable[str], rules: Iterable[str]) -> str:
+def configuration(targets: Iterable[str], rules: Iterable[str], *, every_s: int) -> str:
     """The file's text.
 
     Args:
         targets: ``host:port`` of each worker.
         rules: files with alert rules, as Prometheus is to find them (globs work).
+        every_s: how often (s) to scrape, and to judge the rules.
     """
     content: dict[str, Any] = {
-        "global": {"scrape_interval": "15s", "scrape_timeout": "10s", "evaluation_interval": "15s"},
+        "global": {
+            "scrape_interval": f"{every_s}s",
+            "scrape_timeout": f"{min(every_s, 10)}s",
+            "evaluation_interval": f"{every_s}s",
+        },
         "rule_files": list(rules),
         # The alert rules know the workers by this job's name.
         "scrape_configs": [{"job_name": "stepwell", "static_configs": [{"targets": list(targets)}]}],

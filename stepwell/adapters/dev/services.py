@@ -19,6 +19,7 @@ from stepwell.exceptions import StepwellError
 __all__ = ["Service", "client_environment", "servers", "workers", "workers_environment"]
 
 _LOCAL = "127.0.0.1"
+_SCRAPE_EVERY_S = 5
 _OURS = ("HOME", "LOG", "DATABASE", "DATABASE_PASSWORD_FILE", "SCHEMA_REGISTRY", "SCHEMA_REGISTRY_CREDENTIALS_FILE")
 
 
@@ -130,7 +131,7 @@ def _prometheus(directory: Path, port: int, targets: list[str]) -> list[str]:
     rules = Path(__file__).resolve().parents[3] / "compose" / "prometheus" / "rules"
     found = [str(path) for path in sorted(rules.glob("*.yml")) if not path.name.endswith(".test.yml")]
     file = directory / "prometheus.yml"
-    file.write_text(configuration(targets, found), encoding="utf-8")
+    file.write_text(configuration(targets, found, every_s=_SCRAPE_EVERY_S), encoding="utf-8")
     return [
         debian.program("prometheus"), f"--config.file={file}", f"--storage.tsdb.path={directory / 'data'}",
         f"--web.listen-address={_LOCAL}:{port}", "--storage.tsdb.retention.time=15d",

@@ -24,6 +24,7 @@ __all__ = ["Shown", "Stack"]
 
 READY_TIMEOUT_S = 120.0
 _ONE_SHOT_TIMEOUT_S = 300.0
+_STRAY_GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +106,11 @@ class Stack:
             if state is not None:
                 for service in reversed(self._services(state)):
                     ended += self._end(state, service)
-            for stray in processes.members(self.directory):
+            strays = processes.members(self.directory)
+            for stray in strays:
                 self._say(f"process {stray.pid}, which nobody remembers, is ended")
-                processes.end(stray, 10.0)
-                ended += 1
+            processes.end_all(strays, _STRAY_GRACE_S)
+            ended += len(strays)
             database = EmbeddedPostgres(self.directory / "database")
             if database.running:
                 self._say("embedded PostgreSQL is ended")
@@ -236,10 +238,10 @@ class Stack:
     def _end_strays(self, state: State) -> None:
         """End what a crash left behind: processes of the set that are neither remembered nor a child of such a one."""
         remembered = {process.pid for process in state.processes.values() if processes.lives(process)}
-        for process in processes.members(self.directory):
-            if not _belongs(process.pid, remembered):
-                self._say(f"process {process.pid}, left behind by a crash, is ended")
-                processes.end(process, 10.0)
+        strays = [each for each in processes.members(self.directory) if not _belongs(each.pid, remembered)]
+        for stray in strays:
+            self._say(f"process {stray.pid}, left behind by a crash, is ended")
+        processes.end_all(strays, _STRAY_GRACE_S)
 
     def _forget_unwanted(self, state: State) -> None:
         """End what the set has no longer, such as a registry that was left out this time."""
