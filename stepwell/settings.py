@@ -149,7 +149,7 @@ class Settings(BaseSettings):
         None, description="file with the database's password, for a URL without one"
     )
     reader_statement_timeout_s: Seconds = Field(
-        30.0, description="s after which a reader's statement is ended (set by `stepwell db roles --grant`)"
+        30.0, description="s after which a reader's statement is ended; set for each reader when it is made one"
     )
     reader_idle_timeout_s: Seconds = Field(
         60.0, description="s after which a reader's session that sits in an open transaction is ended"

@@ -1,6 +1,7 @@
 """``stepwell db roles``: who may do what in the database."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,12 +61,9 @@ def roles(
     from stepwell.projections.row_filters import RowFilter, like
     from stepwell.settings import get_settings
 
-    chosen = [show, apply, grant is not None, revoke is not None, row_filter is not None, unfilter is not None,
-              cancel_overdue]  # fmt: skip
-    if sum(chosen) > 1:
-        raise ConfigurationError(
-            "stepwell db roles wants one of --show, --apply, --grant, --revoke, --filter, --unfilter, --cancel-overdue"
-        )
+    actions = {"--show": show, "--apply": apply, "--grant": grant, "--revoke": revoke, "--filter": row_filter,
+               "--unfilter": unfilter, "--cancel-overdue": cancel_overdue}  # fmt: skip
+    _check_one(actions)
     if harden and not apply:
         raise ConfigurationError("--harden goes with --apply")
     if row_filter is None and (fleet or {runs, policies, requested_by} != {"*"}):
@@ -94,6 +92,12 @@ def roles(
                 print(f"{each.done} {each.user} (process {each.pid}) after {each.after_s:.0f} s")
         else:
             _show(database_roles.look(url, limits), limits, as_json=as_json)
+
+
+def _check_one(actions: Mapping[str, object]) -> None:
+    given = [name for name, value in actions.items() if value]
+    if len(given) > 1:
+        raise ConfigurationError(f"{' and '.join(given)} do not go together: one of {', '.join(actions)}")
 
 
 def _show(state: "RolesState", limits: "Limits", *, as_json: bool) -> None:

@@ -6,7 +6,8 @@
 
 Users who log in are the site's own; `grant` gives one of them a role, and a reader its limits too (a role's settings
 are not inherited). Everybody else (PUBLIC) has nothing. What is made later, views and generations, gets its owner and
-its grants from `stepwell.projections.grants`, once the roles are in use. See docs/decisions/0052-roles.md.
+its grants from `stepwell.projections.grants`, once the roles are in use.
+See docs/decisions/0052-roles-and-row-filters.md.
 """
 
 import contextlib

@@ -8,7 +8,7 @@ whom no filter names sees nothing. Views that answer questions are built on thos
 What is let through is decided by the episode: a row that names one is seen by whoever sees the episode. Rows that name
 a policy only (requests to retrain, sums) are seen where the filter restricts neither runs nor requesters, since such a
 row may tell of others' runs. What names neither (machines' telemetry) needs ``fleet``.
-See docs/decisions/0053-row-filters.md.
+See docs/decisions/0052-roles-and-row-filters.md.
 """
 
 import re
