@@ -171,7 +171,8 @@ def test_a_projector_whose_database_hangs_ends_itself_and_the_next_one_loses_not
         said = worker.event("worker is stuck")
         assert said is not None
         assert "no sign of life" in said["reason"]
-        assert any("stepwell/projections/" in line for line in said["stack_of_its_thread"])
+        assert any("stepwell/projections/projector.py" in line for line in said["stack_of_its_thread"])
+        assert any("psycopg" in line for lines in said["other_threads"].values() for line in lines)
         last = reports(log)[-1]
         assert (last.worker_id, last.state) == ("stepwell-projector-0", "failed")
         assert last.last_error.startswith("stuck: its thread gave no sign of life for")

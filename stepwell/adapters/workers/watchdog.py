@@ -35,6 +35,8 @@ FROZEN_AFTER_S = 5.0
 PARTITION_PATIENCE = 5
 LAST_RESORT = 2
 """After so many times ``stuck_after_s`` without a look the interpreter's timer ends the process."""
+OTHER_FRAMES = 4
+"""So much is told of the threads beside the worker's own: it may wait for one of them."""
 LOOK_AGE_MAX_S = 10.0
 """An older look at the log says nothing about what there is to read."""
 
@@ -124,12 +126,23 @@ class Watchdog:
     def _end(self, reason: str) -> None:
         condition = self._vitals.condition()
         self._vitals.ended("failed", f"stuck: {reason}")
-        frame = sys._current_frames().get(self._watched)
-        stack = traceback.format_stack(frame) if frame is not None else []
+        stacks = _stacks()
+        stack = stacks.pop(self._watched, ("", []))[1]
         _log.error(
             "worker is stuck, exiting so that it is started anew", worker_id=self._vitals.worker_id, reason=reason,
-            was_doing=condition.doing, stack_of_its_thread=[line.rstrip() for line in stack], exit_code=EXIT_STUCK,
+            was_doing=condition.doing, stack_of_its_thread=stack,
+            other_threads={name: lines[-OTHER_FRAMES:] for name, lines in stacks.values()}, exit_code=EXIT_STUCK,
         )  # fmt: skip
         self._last_words()
         sys.stderr.flush()
         os._exit(EXIT_STUCK)
+
+
+def _stacks() -> dict[int, tuple[str, list[str]]]:
+    """Name and stack of each thread but the calling one, the innermost frame last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return {
+        ident: (names.get(ident, str(ident)), [line.rstrip() for line in traceback.format_stack(frame)])
+        for ident, frame in sys._current_frames().items()
+        if ident != threading.get_ident()
+    }
