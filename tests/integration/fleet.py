@@ -118,7 +118,7 @@ def _telemetry(now: int, span: int, samples: int, episode: str, chance: random.R
         ("hw.gpu.memory.limit", "By", (("hw.index", "0"),), 24e9),
         ("hw.temperature", "Cel", (("hw.index", "0"),), 74.0), ("hw.power", "W", (("hw.index", "0"),), 210.0),
         ("hw.gpu.pcie.rx", "By/s", (("hw.index", "0"),), 3e8), ("hw.gpu.pcie.tx", "By/s", (("hw.index", "0"),), 2e8),
-        ("stepwell.queue.depth", "{record}", (), 40.0), ("stepwell.agent.inference.duration", "s", (), 0.035),
+        ("stepwell.queue.depth", "{record}", (), 40.0),
         ("stepwell.robot.joint.torque", "N.m", (("joint", "elbow"),), -12.0),
         ("stepwell.robot.motor.current", "A", (("joint", "elbow"),), 1.8),
     ]  # fmt: skip
@@ -128,13 +128,21 @@ def _telemetry(now: int, span: int, samples: int, episode: str, chance: random.R
         )
         for metric, unit, about, _ in gauges
     )
+    # Ten answers of 20 to 60 ms in each: what a histogram says is their sum.
+    series += (
+        model.Series(metric="stepwell.agent.inference.duration", unit="s", kind="histogram", temporality="delta"),
+    )
     for number in range(samples):
         at = now - span + (number + 1) * span // (samples + 1)
         for host in HOSTS:
-            values = tuple(level * chance.uniform(0.8, 1.15) for _, _, _, level in gauges)
+            values = (
+                *(level * chance.uniform(0.8, 1.15) for _, _, _, level in gauges),
+                10 * chance.uniform(0.02, 0.06),
+            )
+            answers = model.Distribution(point=len(gauges), count=10, min=0.02, max=0.06)
             last = number == samples - 1 and host == HOSTS[0]
             yield facts.telemetry(
-                f"worker-{host}", number, at, host=host, series=series, distributions=(),
+                f"worker-{host}", number, at, host=host, series=series, distributions=(answers,),
                 point_series=tuple(range(len(series))), point_start_at=(at,) * len(series),
                 point_at=(at,) * len(series), point_value=values,
                 **({"episode_id": episode, "attempt": 1} if last else {}),

@@ -121,6 +121,10 @@ def test_the_figures_are_true(filled: Filled) -> None:
     width = 3600
     assert sum(v * width for _, _, v in found["fleet/rate"]) == pytest.approx(steps[0] if steps else 0)
     assert [row[0] for row in found["episode/reward"]] == list(range(fleet.Fleet().steps))
+    # Ten answers of 20 to 60 ms stand behind each point of a histogram.
+    assert all(0.02 <= mean <= 0.06 for _, _, mean in found["machines/inference"])
+    answered = {row[0]: row[3:] for row in found["episode/measured"]}["stepwell.agent.inference.duration"]
+    assert answered == (10, pytest.approx(0.04, abs=0.02), 0.02, 0.06)
     assert {row[0] for row in found["failures/dead_letters"]} == {"violation", "unreadable"}
 
 

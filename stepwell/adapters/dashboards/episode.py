@@ -65,7 +65,7 @@ EPISODE_DASHBOARD = Dashboard(
             about="Telemetry that names this episode.",
             columns=(
                 Column("metric", "metric"), Column("unit", "unit"), Column("worker_id", "worker"),
-                Column("points", "points", "count"), Column("mean", "mean", "number"), Column("min", "least", "number"),
+                Column("points", "values", "count"), Column("mean", "mean", "number"), Column("min", "least", "number"),
                 Column("max", "most", "number"),
             ),
         ),

@@ -33,6 +33,13 @@ FROM stepwell.dead_letters WHERE episode_id IN (${episode:sqlstring})
 ORDER BY logged_at, source_topic, source_partition, source_offset LIMIT 100
 
 -- name: measured
-SELECT metric, unit, worker_id, count(*) AS points, avg(value) AS mean, min(value) AS min, max(value) AS max
-FROM stepwell.telemetry WHERE episode_id IN (${episode:sqlstring})
+-- A histogram's point stands for as many values as it counts.
+SELECT metric, unit, worker_id, sum(counted)::bigint AS points, sum(value) / nullif(sum(counted), 0) AS mean,
+       min(least) AS min, max(most) AS max
+FROM (
+    SELECT metric, unit, worker_id, value, coalesce((distribution ->> 'count')::double precision, 1) AS counted,
+           coalesce(nullif((distribution ->> 'min')::double precision, 'NaN'), mean) AS least,
+           coalesce(nullif((distribution ->> 'max')::double precision, 'NaN'), mean) AS most
+    FROM stepwell.telemetry WHERE episode_id IN (${episode:sqlstring})
+) AS measured
 GROUP BY 1, 2, 3 ORDER BY 1, 3
