@@ -22,7 +22,8 @@
     │   ├── DatabaseUnavailableError  it is away; trying again can help           (retriable)
     │   │   └── GenerationMovedError  the tables live in another generation now; look anew (retriable)
     │   ├── SinkFencedError         the sink offset moved under us; another projector owns it
-    │   └── MigrationError          the schema's version does not fit this code
+    │   ├── MigrationError          the schema's version does not fit this code
+    │   └── RebuildError            the tables cannot be made again now; says what to do
     ├── InboxError                  a training service's inbox refused: its disk is full, or its file is damaged
     ├── NotFoundError               no such episode, run, dead letter or trigger
     ├── HostError                   a simulator or policy process failed; says which and how
@@ -140,6 +141,10 @@ class SinkFencedError(DatabaseError):
 
 class MigrationError(DatabaseError):
     """The database's schema does not fit this version of Stepwell."""
+
+
+class RebuildError(DatabaseError):
+    """The tables cannot be made again now."""
 
 
 class InboxError(StepwellError):

@@ -42,11 +42,17 @@ class Homes:
         schemas: the generations that hold them, the newest first.
         storage: of the newest: ``hypertables`` or ``plain``.
         active: whether these are the tables that the views show; a generation that is being built is not.
+        relations: the only ones that are to be written; None: all.
     """
 
     schemas: tuple[str, ...]
     storage: str
     active: bool = True
+    relations: frozenset[str] | None = None
+
+    def takes(self, relation: str) -> bool:
+        """Whether rows of this table are to be written."""
+        return self.relations is None or relation in self.relations
 
     @property
     def search_path(self) -> str:
