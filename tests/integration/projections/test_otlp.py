@@ -1,10 +1,13 @@
 """From OpenTelemetry's own exporters through a real receiver, the log and the projector into the tables."""
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +42,7 @@ class Receiver(NamedTuple):
     process: subprocess.Popen[bytes]
     grpc: str
     http: str
+    health: str
 
 
 def free_port() -> int:
@@ -56,16 +60,16 @@ def log(tmp_path: Path) -> Iterator[MessageLog]:
 
 @pytest.fixture
 def receiver(tmp_path: Path, log: MessageLog) -> Iterator[Receiver]:
-    for_grpc, for_http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    for_grpc, for_http, health = (f"127.0.0.1:{free_port()}" for _ in range(3))
     environment = {**os.environ, "STEPWELL_HOME": str(tmp_path), "STEPWELL_LOG": f"local:{tmp_path / 'log'}"}
-    command = [sys.executable, "-m", "stepwell", "otlp", "--grpc", for_grpc, "--http", for_http]
+    command = [sys.executable, "-m", "stepwell", "otlp", "--grpc", for_grpc, "--http", for_http, "--listen", health]
     with subprocess.Popen([*command, "--no-telemetry"], env=environment, cwd=tmp_path) as process:
         deadline = time.monotonic() + 60
-        while not all(answers(address) for address in (for_grpc, for_http)):
+        while not all(answers(address) for address in (for_grpc, for_http, health)):
             assert process.poll() is None, "the receiver ended by itself"
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        yield Receiver(process, for_grpc, for_http)
+        yield Receiver(process, for_grpc, for_http, health)
         if process.poll() is None:
             process.terminate()
             assert process.wait(30) == 0
@@ -215,3 +219,32 @@ def test_the_robot_example_sends_torque_and_current(
         for joint in ("elbow", "shoulder")
     ]
     assert query("SELECT count(*) >= 8, min(name) FROM stepwell.spans") == [(True, "control cycle")]
+
+
+def test_it_tells_how_it_is(receiver: Receiver) -> None:
+    """Ready, and counting what it took and what it refused, as any worker on its own address."""
+
+    def page(path: str) -> str:
+        with urllib.request.urlopen(f"http://{receiver.health}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    old = ExportMetricsServiceRequest.FromString(torques(0, 3))
+    old.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points[0].time_unix_nano = 1
+    with grpc.insecure_channel(receiver.grpc) as channel:
+        channel.unary_unary(METRICS)(old.SerializeToString())
+    assert 'stepwell_otlp_points_total{signal="metrics"} 2.0' in page("/metrics")
+    assert 'stepwell_otlp_rejected_total{reason="time"} 1.0' in page("/metrics")
+    assert json.loads(page("/healthz"))
+    deadline = time.monotonic() + 20
+    while not ready(receiver):
+        assert time.monotonic() < deadline, "the receiver does not get ready"
+        time.sleep(0.1)
+
+
+def ready(receiver: Receiver) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{receiver.health}/readyz", timeout=10) as answer:
+            return int(answer.status) == 200
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
