@@ -10,10 +10,11 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
+import msgspec
 import structlog
 
 import stepwell
-from stepwell.adapters.workers.vitals import Condition, WorkerVitals, now_us
+from stepwell.adapters.workers.vitals import Condition, PartitionCondition, WorkerVitals, now_us
 from stepwell.engine.ports import MessageLog, OutgoingRecord, Producer
 from stepwell.events.model import LogRecord, PartitionProgress, TopicProgress, WorkerReported
 from stepwell.exceptions import StepwellError, StillQueuedError
@@ -128,16 +129,18 @@ class WorkerReporter:
 
 def _reads(condition: Condition, group: str) -> Iterator[TopicProgress]:
     for topic, partitions in groupby(condition.partitions, key=lambda each: each.source.topic):
-        progress = tuple(
-            PartitionProgress(
-                partition=each.source.partition,
-                position=each.position,
-                log_end=each.log_end,
-                rate=each.events_per_s,
-                arrival_rate=each.arrives_per_s,
-                progressed_at=each.progressed_at,
-                complete_until_at=each.complete_until,
-            )
-            for each in partitions
-        )
-        yield TopicProgress(consumer=group, topic=topic, partitions=progress)
+        yield TopicProgress(consumer=group, topic=topic, partitions=tuple(map(_progress, partitions)))
+
+
+def _progress(each: PartitionCondition) -> PartitionProgress:
+    """Of a partition that is caught up no more than that, which is most of a report's bytes while little happens."""
+    progress = PartitionProgress(partition=each.source.partition, position=each.position, log_end=each.log_end)
+    if each.behind == 0:
+        return progress
+    return msgspec.structs.replace(
+        progress,
+        rate=each.events_per_s,
+        arrival_rate=each.arrives_per_s,
+        progressed_at=each.progressed_at,
+        complete_until_at=each.complete_until,
+    )
