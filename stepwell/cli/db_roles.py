@@ -88,8 +88,11 @@ def roles(
             database_roles.drop_filter(url, unfilter)
             print(f"{unfilter} has no row filter any more.")
         elif cancel_overdue:
-            for each in database_roles.cancel_overdue(url, limits):
+            ended = database_roles.cancel_overdue(url, limits)
+            for each in ended:
                 print(f"{each.done} {each.user} (process {each.pid}) after {each.after_s:.0f} s")
+            if not ended:
+                print("No reader is over its limits.")
         else:
             _show(database_roles.look(url, limits), limits, as_json=as_json)
 

@@ -78,6 +78,9 @@ def _show(known: "list[Field]", coming: list[str], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"columns": [asdict(field) for field in known], "new": coming}, indent=2, default=str))
         return
+    if not known and not coming:
+        print("No keys were found yet.")
+        return
     rows = [
         (field.view, field.column, ".".join(field.path), field.kind, f"{field.first_seen:%Y-%m-%d %H:%M}",
          f"{field.last_seen:%Y-%m-%d %H:%M}", field.meaning, "yes" if field.made else "no")

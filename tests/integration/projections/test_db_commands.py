@@ -1,0 +1,106 @@
+"""``stepwell db roles`` and ``stepwell db views`` as a user runs them, on a database of their own."""
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from stepwell.adapters.logs.memory import MemoryLog
+from stepwell.cli import build_app
+from stepwell.events import model
+from stepwell.exceptions import ConfigurationError, NotFoundError
+from stepwell.projections.migrate import migrate
+from stepwell.projections.projector import Projector
+from stepwell.settings import get_settings
+from tests.integration.projections import facts
+from tests.integration.projections.conftest import Running
+
+Stepwell = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def url(new_database: Callable[[], str]) -> str:
+    made = new_database()
+    migrate(made)
+    log = MemoryLog()
+    told = [facts.requested("e-1"), facts.verdict("e-1", metrics=(model.Metric(name="reach_m", value=0.5),))]
+    facts.publish(log, told)
+    with Running(Projector(log, made, facts.CODEC), log) as projector:
+        projector.wait_caught_up()
+    log.close()
+    return made
+
+
+@pytest.fixture
+def stepwell(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stepwell]:
+    monkeypatch.setenv("STEPWELL_DATABASE", url)
+    get_settings.cache_clear()
+    yield lambda *arguments: CliRunner().invoke(build_app(), ["db", *arguments])
+    get_settings.cache_clear()
+
+
+def test_roles_from_nothing_to_a_filtered_reader(stepwell: Stepwell, url: str) -> None:
+    user, team = f"user_{secrets.token_hex(4)}", f"team_{secrets.token_hex(4)}"
+    before = stepwell("roles")
+    assert before.exit_code == 1
+    assert "Next: stepwell db roles --apply" in before.output
+    assert "are in use" in stepwell("roles", "--apply", "--harden").output
+    assert isinstance(stepwell("roles", "--grant", "reader", user).exception, NotFoundError)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {user} LOGIN")
+    assert stepwell("roles", "--grant", "reader", user).output == f"{user} has the role reader.\n"
+    shown = json.loads(stepwell("roles", "--json").output)
+    (member,) = [each for each in shown["members"] if each["user"] == user]
+    assert member["role"] == "stepwell_reader"
+    assert "statement_timeout=30000ms" in member["settings"]
+    assert stepwell("roles", "--filter", team, "--runs", "a-*", "--fleet").exit_code == 0
+    assert stepwell("roles", "--grant", team, user).exit_code == 0
+    table = stepwell("roles", "--show").output
+    assert all(word in table for word in (team, "a-*", "yes", user)), table
+    assert "is a reader whom no row filter names" not in table
+    assert stepwell("roles", "--cancel-overdue").output == "No reader is over its limits.\n"
+    assert stepwell("roles", "--unfilter", team).exit_code == 0
+    assert (
+        stepwell("roles", "--revoke", team, user).exception is not None
+    )  # without a filter it is a role of the site's
+    assert stepwell("roles", "--revoke", "reader", user).exit_code == 0
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"DROP ROLE {user}, {team}")
+    assert json.loads(stepwell("roles", "--json").output)["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("roles", "--apply", "--grant", "reader", "bob"), "--apply and --grant do not go together"),
+        (("roles", "--harden"), "goes with --apply"),
+        (("roles", "--runs", "a-*"), "go with --filter"),
+        (("views", "--apply", "--drop"), "wants one of"),
+        (("views", "--split", "a.b"), "goes with --at"),
+        (("views", "--split", "a", "--at", "2026-01-01"), "expected VIEW.COLUMN"),
+    ],
+)
+def test_what_does_not_go_together_is_said(stepwell: Stepwell, arguments: tuple[str, ...], told: str) -> None:
+    error = stepwell(*arguments).exception
+    assert isinstance(error, ConfigurationError)
+    assert told in str(error)
+
+
+def test_views_from_nothing_to_a_split_column(stepwell: Stepwell, url: str) -> None:
+    assert "new verdict_metrics.reach_m" in stepwell("views").output
+    assert "new verdict_metrics.reach_m" in stepwell("views", "--apply", "--all").output
+    assert stepwell("views", "--describe", "verdict_metrics.reach_m", "how far, in m").exit_code == 0
+    split = stepwell("views", "--split", "verdict_metrics.reach_m", "--at", "2026-01-01").output
+    assert split.endswith("from then on it is verdict_metrics.reach_m_2.\n")
+    columns = json.loads(stepwell("views", "--show", "--json").output)["columns"]
+    told = [(each["column"], each["meaning"]) for each in columns if each["view"] == "verdict_metrics"]
+    assert told == [("reach_m", "how far, in m"), ("reach_m_2", "")]
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("SELECT reach_m, reach_m_2 FROM stepwell_views.verdict_metrics").fetchall()
+    assert rows == [(None, 0.5)]
+    assert stepwell("views", "--drop").output == "The views are dropped.\n"
+    assert "how far, in m" in stepwell("views").output
