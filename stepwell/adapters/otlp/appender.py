@@ -17,6 +17,8 @@ __all__ = ["Appender"]
 
 FLUSH_TIMEOUT_S = 5.0
 """How long a batch may take (s). Senders give up on a request after 10 s, unless told otherwise."""
+AWAY_TIMEOUT_S = 0.5
+"""The same while the log is known to be away."""
 BATCH_RECORDS = 1_000
 _CLOSE_TIMEOUT_S = 15.0
 
@@ -98,7 +100,7 @@ class Appender:
                 self._producer = self._new_producer()
             if self._queued:
                 # Of an earlier batch. Nothing is added to it, so that an outage costs no memory.
-                self._producer.flush(FLUSH_TIMEOUT_S)
+                self._producer.flush(AWAY_TIMEOUT_S)
                 self._queued = False
             self._producer.send(records)
             self._producer.flush(FLUSH_TIMEOUT_S)

@@ -6,7 +6,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from stepwell.adapters.otlp.intake import BusyError, Intake, MalformedRequestError
+from stepwell.adapters.otlp.intake import BusyError, Intake
+from stepwell.adapters.otlp.taken import MalformedRequestError
 from stepwell.adapters.otlp.tokens import Token
 from stepwell.exceptions import ConfigurationError
 
@@ -18,7 +19,7 @@ _SERVICES = {
     "traces": "opentelemetry.proto.collector.trace.v1.TraceService",
 }
 _LOGS = "opentelemetry.proto.collector.logs.v1.LogsService"
-_RPCS_MAX = 256
+_STREAMS_MAX = 64
 _GRACE_S = 6.0
 
 Handler = Callable[[bytes, Any], Awaitable[bytes]]
@@ -39,9 +40,11 @@ class GrpcServer:
         self._address = address
         self._token = token
         self._server = grpc.aio.server(
-            maximum_concurrent_rpcs=_RPCS_MAX,
             options=[
                 ("grpc.max_receive_message_length", max_bytes),
+                # A client holds back what is more; a limit of the server's would be answered with a code that OTLP's
+                # senders take for final.
+                ("grpc.max_concurrent_streams", _STREAMS_MAX),
                 # Two receivers on one port would each get some of the connections, and nobody would be told.
                 ("grpc.so_reuseport", 0),
             ],

@@ -1,15 +1,15 @@
 """OTLP over HTTP, with protobuf and JSON bodies."""
 
+import asyncio
 import zlib
 from typing import Any
 
 from aiohttp import web
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from stepwell.adapters.otlp.grpc_server import LOGS_WORDS
-from stepwell.adapters.otlp.intake import BusyError, Intake, MalformedRequestError
-from stepwell.adapters.otlp.json_bodies import body_of, message_of
+from stepwell.adapters.otlp.intake import BusyError, Intake
+from stepwell.adapters.otlp.json_bodies import body_of
+from stepwell.adapters.otlp.taken import MalformedRequestError
 from stepwell.adapters.otlp.tokens import Token
 from stepwell.exceptions import ConfigurationError
 
@@ -17,10 +17,12 @@ __all__ = ["HttpServer"]
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 RETRY_AFTER_S = 1
+READ_TIMEOUT_S = 30.0
 _GRACE_S = 6.0
-_REQUESTS: dict[str, Any] = {"metrics": ExportMetricsServiceRequest, "traces": ExportTraceServiceRequest}
+REQUESTS_MAX = 64
+"""The most requests whose bodies are read at once; what is more is to be sent again."""
 # gRPC's codes, which OTLP wants in the body of an error.
-_CODES = {400: 3, 401: 16, 404: 12, 413: 8, 415: 3, 503: 14}
+_CODES = {400: 3, 401: 16, 404: 12, 408: 4, 413: 8, 415: 3, 503: 14}
 
 
 class HttpServer:
@@ -31,6 +33,7 @@ class HttpServer:
         self._address = address
         self._max_bytes = max_bytes
         self._token = token
+        self._reading = 0
         app = web.Application(client_max_size=max_bytes)
         app.router.add_post("/v1/metrics", self._metrics)
         app.router.add_post("/v1/traces", self._traces)
@@ -74,11 +77,7 @@ class HttpServer:
         if encoding not in ("identity", "gzip"):
             return _error(request, 415, f"content encoding {encoding[:60]} is not gzip")
         try:
-            body = await request.read()
-            if encoding == "gzip":
-                body = self._unpacked(body)
-            message = message_of(_REQUESTS[signal](), body) if request.content_type == JSON else body
-            response = await self._intake.take(signal, message)
+            response = await self._take(signal, request, packed=encoding == "gzip")
         except (web.HTTPRequestEntityTooLarge, _TooLargeError):
             return _error(
                 request, 413, f"the request has more than {self._max_bytes} bytes, unpacked; send less at once"
@@ -87,11 +86,26 @@ class HttpServer:
             return _error(request, 400, f"the body is no gzip: {error}")
         except MalformedRequestError as error:
             return _error(request, 400, str(error))
+        except TimeoutError:
+            return _error(request, 408, f"the body has not come within {READ_TIMEOUT_S:g} s")
         except BusyError as error:
             return _error(request, 503, str(error))
         if request.content_type == JSON:
             return web.Response(body=body_of(response), content_type=JSON)
         return web.Response(body=response.SerializeToString(), content_type=PROTOBUF)
+
+    async def _take(self, signal: str, request: web.Request, *, packed: bool) -> Any:
+        if self._reading >= REQUESTS_MAX:
+            raise BusyError(f"more than {REQUESTS_MAX} requests are being worked on; send it again later")
+        self._reading += 1
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                body = await request.read()
+            if packed:
+                body = self._unpacked(body)
+            return await self._intake.take(signal, body, in_json=request.content_type == JSON)
+        finally:
+            self._reading -= 1
 
     def _unpacked(self, body: bytes) -> bytes:
         unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
@@ -115,7 +129,7 @@ def _error(request: web.Request, status: int, words: str) -> web.Response:
     code = _CODES[status]
     if request.content_type == JSON:
         return web.json_response({"code": code, "message": words}, status=status, headers=headers)
-    text = words.encode()[:4000]
+    text = words[:1000].encode()
     length = bytes([len(text) & 0x7F | 0x80, len(text) >> 7]) if len(text) > 0x7F else bytes([len(text)])
     body = b"\x08" + bytes([code]) + b"\x12" + length + text
     return web.Response(body=body, status=status, content_type=PROTOBUF, headers=headers)

@@ -20,10 +20,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from stepwell.adapters.otlp.appender import Appender
+from stepwell.adapters.otlp.json_bodies import message_of
 from stepwell.adapters.otlp.metrics import MetricsReader
 from stepwell.adapters.otlp.senders import Senders
 from stepwell.adapters.otlp.spans import SpansReader
-from stepwell.adapters.otlp.taken import Taken
+from stepwell.adapters.otlp.taken import MalformedRequestError, Taken
 from stepwell.engine.ports import MessageLog, OutgoingRecord
 from stepwell.engine.publish import outgoing
 from stepwell.engine.vitals import Unwatched, Vitals
@@ -31,7 +32,7 @@ from stepwell.events.codec import Codec
 from stepwell.events.model import SpansEnded
 from stepwell.exceptions import EncodeError, LogError
 
-__all__ = ["REFUSED", "SIGNALS", "TAKEN", "BusyError", "Intake", "MalformedRequestError"]
+__all__ = ["REFUSED", "SIGNALS", "TAKEN", "BusyError", "Intake"]
 
 IN_FLIGHT_BYTES = 64 * 1024 * 1024
 """The most bytes of requests that are being worked on at once."""
@@ -40,10 +41,6 @@ SIGNALS = ("metrics", "traces")
 
 TAKEN, REFUSED = "stepwell_otlp_points_total", "stepwell_otlp_rejected_total"
 """Counters: points and spans that are in the log, by signal; those that are not, and whole requests, by reason."""
-
-
-class MalformedRequestError(ValueError):
-    """The bytes are no request of that kind; sending them again cannot help."""
 
 
 class BusyError(Exception):
@@ -84,24 +81,26 @@ class Intake:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otlp-reader")
         self._in_flight = 0
 
-    async def take(self, signal: str, body: bytes | Any) -> Any:
+    async def take(self, signal: str, body: bytes, *, in_json: bool = False) -> Any:
         """The response message to a request, once what it holds is in the log.
 
         Args:
             signal: one of `SIGNALS`.
-            body: the request as bytes, or as its message.
+            body: the request.
+            in_json: in JSON, not in protobuf's wire format.
 
         Raises:
             MalformedRequestError: the bytes are no such request.
             BusyError: too much is being worked on, or the log takes nothing now.
         """
-        size = len(body) if isinstance(body, bytes) else body.ByteSize()
+        size = len(body)
         if self._in_flight + size > IN_FLIGHT_BYTES:
             self._count(REFUSED, "busy", 1)
             raise BusyError(f"more than {IN_FLIGHT_BYTES} bytes of requests are being worked on; send it again later")
         self._in_flight += size
         try:
-            taken, records = await asyncio.get_running_loop().run_in_executor(self._thread, self._read, signal, body)
+            loop = asyncio.get_running_loop()
+            taken, records = await loop.run_in_executor(self._thread, self._read, signal, body, in_json)
             if records:
                 await asyncio.wrap_future(self._appender.append(records))
         except LogError as error:
@@ -116,10 +115,10 @@ class Intake:
         self._thread.shutdown()
         self._appender.close()
 
-    def _read(self, signal: str, body: bytes | Any) -> tuple[Taken, list[OutgoingRecord]]:
+    def _read(self, signal: str, body: bytes, in_json: bool) -> tuple[Taken, list[OutgoingRecord]]:
         request_type, read = self._readers[signal]
         try:
-            request = request_type.FromString(body) if isinstance(body, bytes) else body
+            request = message_of(request_type(), body) if in_json else request_type.FromString(body)
         except ProtobufError as error:
             raise MalformedRequestError(f"the body is no {request_type.DESCRIPTOR.full_name}: {error}") from None
         taken = read(request)

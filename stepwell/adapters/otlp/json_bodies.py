@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToJson, ParseDict, ParseError
 
-from stepwell.adapters.otlp.intake import MalformedRequestError
+from stepwell.adapters.otlp.taken import MalformedRequestError
 
 _IDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
 

@@ -22,6 +22,10 @@ EARLIEST_US = 946_684_800_000_000
 _REASONS_MAX = 8
 
 
+class MalformedRequestError(ValueError):
+    """The bytes are no request of that kind; sending them again cannot help."""
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """The times that are taken (µs, both ends included)."""

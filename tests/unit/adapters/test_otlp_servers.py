@@ -1,6 +1,7 @@
 """The receiver's two transports, over real sockets, into a log in memory."""
 
 import gzip
+import http.client
 import json
 import threading
 import time
@@ -21,6 +22,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from stepwell.adapters.logs.memory import MemoryLog
+from stepwell.adapters.otlp import http_server
 from stepwell.adapters.otlp import intake as intake_module
 from stepwell.adapters.otlp.intake import Intake
 from stepwell.adapters.otlp.receiver import Listening, Receiver
@@ -346,6 +348,26 @@ def test_more_than_fits_at_once_is_to_be_sent_again(
     receiver = started(log)
     status, headers, _ = receiver.post(request(50))
     assert (status, headers["retry-after"]) == (503, "1")
+    assert receiver.post(request())[0] == 200
+
+
+def test_a_body_that_does_not_come_is_not_waited_for_for_ever(
+    receiver: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And while too many bodies are waited for, others are told to come again."""
+    monkeypatch.setattr(http_server, "READ_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(http_server, "REQUESTS_MAX", 1)
+    connection = http.client.HTTPConnection(receiver.where.http, timeout=20)
+    connection.putrequest("POST", "/v1/metrics")
+    connection.putheader("content-type", PROTOBUF)
+    connection.putheader("content-length", "100")
+    connection.endheaders()
+    deadline = time.monotonic() + 20
+    while receiver.post(request())[0] != 503:
+        assert time.monotonic() < deadline
+    answer = connection.getresponse()
+    assert (answer.status, b"has not come" in answer.read()) == (408, True)
+    connection.close()
     assert receiver.post(request())[0] == 200
 
 
