@@ -102,7 +102,7 @@ lock: $(VENV)/.stamp-installer ## resolve all dependencies anew into requirement
 	@$(COMPILE) $(if $(UPGRADE),--upgrade) pyproject.toml --all-extras --group dev -o requirements/dev.txt
 	@$(COMPILE) pyproject.toml --all-extras -c requirements/dev.txt -o requirements/all.txt
 	@$(COMPILE) pyproject.toml -c requirements/dev.txt -o requirements/runtime.txt
-	@$(COMPILE) pyproject.toml --extra kafka --extra postgres --extra telemetry -c requirements/dev.txt -o requirements/services.txt
+	@$(COMPILE) pyproject.toml --extra kafka --extra postgres --extra telemetry --extra otlp --extra registry -c requirements/dev.txt -o requirements/services.txt
 	@$(COMPILE) --group build -c requirements/dev.txt -o requirements/build.txt
 	@$(COMPILE) $(if $(UPGRADE),--upgrade) --group installer -o requirements/installer.txt
 
