@@ -313,8 +313,8 @@ def _known_role(connection: Connection, role: str) -> str:
     if found is not None and (name in _SHORT.values() or (not found[1] and _may(connection, name, READER))):
         return name
     raise NotFoundError(
-        f"There is no role {role!r} of Stepwell's here. owner, writer and reader are made by: stepwell db roles --apply, "
-        "a team's by: stepwell db roles --filter ROLE"
+        f"There is no role {role!r} of Stepwell's here. owner, writer and reader are made by stepwell db roles --apply,"
+        " a team's by stepwell db roles --filter ROLE"
     )
 
 
