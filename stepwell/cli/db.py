@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stepwell.cli import db_roles, db_tune, db_views
+from stepwell.cli import db_rebuild, db_roles, db_tune, db_views
 from stepwell.cli.resources import opened_database
 from stepwell.cli.tables import console, plain_table
 
@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
     group.command("status")(status)
     group.command("url")(url)
     group.command("stop")(stop)
-    for module in (db_tune, db_views, db_roles):
+    for module in (db_tune, db_views, db_roles, db_rebuild):
         module.register(group)
     app.add_typer(group, name="db")
 
