@@ -244,6 +244,22 @@ def test_a_handler_that_never_returns_ends_the_process(
     states = [each.state for each in reports(log)]
     assert states[-1] == "failed"
     assert reports(log)[-1].last_error.startswith("stuck: its thread gave no sign of life")
+    # The database is dead as well: the log alone tells what is left to do, and why nobody does it.
+    environment = {"STEPWELL_HOME": str(tmp_path), "STEPWELL_DATABASE": "postgresql://u:secret@127.0.0.1:1/x"}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPWELL_")}
+    asked = subprocess.run(
+        [sys.executable, "-m", "stepwell", "status", "--json"],
+        env=clean | environment, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert asked.returncode == 1
+    assert "secret" not in asked.stdout + asked.stderr
+    answer = json.loads(asked.stdout)
+    assert "not available" in answer["database_error"]
+    (told,) = answer["asked_of_log"]["reports"]
+    assert (told["worker_id"], told["state"]) == ("hanging-0", "failed")
+    left = {each["consumer"]: each for each in answer["asked_of_log"]["partitions"] if each["behind_events"]}
+    assert left["stepwell-engine"]["behind_events"] == len(Facts("hung").begun())
+    assert left["stepwell-engine"]["oldest_logged_at"] is not None
 
 
 def test_code_that_also_holds_pythons_lock_ends_the_process(
