@@ -55,5 +55,6 @@ SELECT s.run_id, s.first_requested_at, s.planned, s.running, s.pending, s.scored
 FROM (SELECT run_id FROM stepwell.runs
       WHERE '*' IN (${run:sqlstring}) OR run_id IN (${run:sqlstring})
       ORDER BY first_requested_at DESC LIMIT 20) AS newest,
-     LATERAL (SELECT * FROM stepwell.run_summary r WHERE r.run_id = newest.run_id) AS s
+     -- OFFSET 0 keeps the planner from adding up every run there is before it takes these.
+     LATERAL (SELECT * FROM stepwell.run_summary r WHERE r.run_id = newest.run_id OFFSET 0) AS s
 ORDER BY s.first_requested_at DESC

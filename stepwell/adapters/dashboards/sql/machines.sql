@@ -54,12 +54,15 @@ GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: step_latency
 -- From the counts themselves: percentiles of parts cannot be added up.
-SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
-       coalesce(nullif(host, ''), 'unknown host') || ' ' || task AS metric,
-       stepwell.wall_percentile(0.99, array_agg(wall_bucket), array_agg(steps)) AS value
-FROM stepwell.step_${resolution:raw}s
-WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
-  AND wall_bucket IS NOT NULL AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
+SELECT time, metric, stepwell.wall_percentile(0.99, array_agg(wall_bucket), array_agg(steps)) AS value
+FROM (
+    SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+           coalesce(nullif(host, ''), 'unknown host') || ' ' || task AS metric, wall_bucket, sum(steps)::bigint AS steps
+    FROM stepwell.step_${resolution:raw}s
+    WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
+      AND wall_bucket IS NOT NULL AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
+    GROUP BY 1, 2, 3
+) AS counted
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: inference
