@@ -22,6 +22,7 @@ from benchmarks.measure import REPOSITORY, Results, child, machine
 from benchmarks.otlp import otlp_runs
 from benchmarks.projector import projector_runs
 from benchmarks.report import print_report
+from benchmarks.row_filters import row_filter_runs
 from benchmarks.step_rules import step_rule_runs
 from benchmarks.transactions import transaction_runs
 from benchmarks.triggers import trigger_runs
@@ -48,15 +49,17 @@ class Size:
     policies: int
     restored: int
     otlp_requests: int
+    filtered_episodes: int
 
 
 FULL = Size(
     turns=3, events=60_000, projector_events=60_000, finished=100_000, live=1_000, latency_s=15.0, codec_runs=40,
     rule_episodes=20, fold_verdicts=20_000, policies=100, restored=100_000, otlp_requests=200,
+    filtered_episodes=20_000,
 )  # fmt: skip
 QUICK = Size(
     turns=1, events=20_000, projector_events=20_000, finished=10_000, live=1_000, latency_s=4.0, codec_runs=5,
-    rule_episodes=4, fold_verdicts=2_000, policies=10, restored=5_000, otlp_requests=20,
+    rule_episodes=4, fold_verdicts=2_000, policies=10, restored=5_000, otlp_requests=20, filtered_episodes=2_000,
 )  # fmt: skip
 
 
@@ -152,6 +155,11 @@ def otlp_group(size: Size) -> Runs:
     yield from otlp_runs(size.otlp_requests, size.turns)
 
 
+def filters_group(size: Size) -> Runs:
+    """Questions to the views without row filters, and with them."""
+    yield from row_filter_runs(size.filtered_episodes, size.turns)
+
+
 def local_group(size: Size) -> Runs:
     """The local log beside plain SQLite."""
     for name, write, read in local_log.turns(size.turns):
@@ -169,7 +177,7 @@ def codec_group(size: Size) -> Runs:
 GROUPS: dict[str, Callable[[Size], Runs]] = {
     "logs": log_group, "projector": projector_group, "memory": memory_group, "latency": latency_group,
     "rows": rows_group, "steps": steps_group, "triggers": triggers_group, "transactions": transactions_group,
-    "detector": detector_group, "local": local_group, "otlp": otlp_group,
+    "detector": detector_group, "local": local_group, "otlp": otlp_group, "filters": filters_group,
     "codec": codec_group, "peers": peer_group,
 }  # fmt: skip
 
