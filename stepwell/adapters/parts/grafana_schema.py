@@ -18,7 +18,7 @@ from stepwell.adapters.parts import exclusive, npm_install, parts_directory, req
 
 __all__ = ["VERSION", "check", "install"]
 
-VERSION = "12.4.11"
+VERSION = "12.1.1"
 _PACKAGED = ("package.json", "package-lock.json")
 # Kind of panel -> name of its types, and whether it has field settings of its own.
 _KINDS = {
@@ -86,7 +86,7 @@ def check(dashboards: Mapping[str, dict[str, Any]], home: Path | None = None) ->
 def _source(dashboards: Mapping[str, dict[str, Any]]) -> str:
     lines = ["import type { Dashboard } from '@grafana/schema';"]
     for kind, (name, _) in _KINDS.items():
-        path = f"@grafana/schema/dist/esm/raw/composable/{kind}/panelcfg/x/{name}_types.gen"
+        path = f"@grafana/schema/dist/esm/raw/composable/{kind}/panelcfg/x/{name}_types.gen.d.ts"
         lines.append(f"import type * as {kind} from '{path}';")
     lines.append(_JSON)
     for name, dashboard in dashboards.items():

@@ -3,14 +3,17 @@
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from compose.grafana import make
 from stepwell.adapters.dashboards.catalogue import DASHBOARDS
+from stepwell.adapters.parts import grafana_schema
 
-GRAFANA = Path(__file__).resolve().parents[3] / "compose" / "grafana"
+ROOT = Path(__file__).resolve().parents[3]
+GRAFANA = ROOT / "compose" / "grafana"
 
 
 def written() -> dict[str, dict[str, Any]]:
@@ -76,6 +79,25 @@ def test_links_lead_to_a_dashboard_by_its_uid() -> None:
     ]  # fmt: skip
     assert "/d/stepwell-episode?var-episode=${__value.raw:percentencode}&${__url_time_range}" in links
     assert {link.split("?")[0].removeprefix("/d/") for link in links} <= uids
+
+
+def test_grafana_is_the_one_whose_types_are_checked_and_gets_what_it_needs() -> None:
+    stack = yaml.safe_load((GRAFANA.parent / "compose.yaml").read_text(encoding="utf-8"))
+    grafana = stack["services"]["grafana"]
+    assert grafana["image"] == f"grafana/grafana:{grafana_schema.VERSION}"
+    locked = json.loads((ROOT / "stepwell/adapters/parts/grafana_types/package-lock.json").read_text(encoding="utf-8"))
+    assert locked["packages"]["node_modules/@grafana/schema"]["version"] == grafana_schema.VERSION
+    provisioned = yaml.safe_load((GRAFANA / "provisioning" / "datasources" / "stepwell.yaml").read_text())[
+        "datasources"
+    ]
+    hosts = {urlsplit(each["url"] if "//" in each["url"] else f"//{each['url']}").hostname for each in provisioned}
+    assert hosts <= set(stack["services"])
+    (password,) = [each["secureJsonData"]["password"] for each in provisioned if "secureJsonData" in each]
+    assert password.removeprefix("$__file{/run/secrets/").removesuffix("}") in grafana["secrets"]
+    granted = [service["command"] for service in stack["services"].values() if "--grant" in service.get("command", [])]
+    assert ["db", "roles", "--grant", "reader", provisioned[0]["user"]] in granted
+    mounted = {volume.split(":")[1] for volume in grafana["volumes"]}
+    assert {"/etc/grafana/provisioning", "/var/lib/grafana/dashboards"} <= mounted
 
 
 def test_dashboards_are_found_where_they_are_mounted() -> None:
