@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Results
+from benchmarks.row_filters import QUESTIONS
 from benchmarks.triggers import STRETCHES
 
 # Case -> the case that it is compared with.
@@ -26,6 +27,7 @@ COMPARED = {
         for shape in ("batched", "wide")
         for way in ("grpc to local", "http to local", "grpc to kafka", "http to kafka")
     },
+    **{f"{name}: filters, {who}": f"{name}: no filter" for name in QUESTIONS for who in ("writer", "team")},
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 
+from benchmarks.measure import figures
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
 from stepwell.projections import roles
 from stepwell.projections.migrate import migrate
@@ -81,7 +82,7 @@ def _asked(case: str, url: str, turns: int) -> Iterator[tuple[str, dict[str, Any
                 began = time.perf_counter()
                 rows = connection.execute(question).fetchall()
                 assert rows
-                yield f"{name}: {case}", {"wall_s": time.perf_counter() - began}
+                yield f"{name}: {case}", figures(1, time.perf_counter() - began, None)
 
 
 def _user(url: str, role: str, limits: roles.Limits) -> str:
