@@ -62,7 +62,7 @@ def stages(log: str, events: int) -> dict[str, Any]:
             {"read": read, "decode": decode, "fold": fold, "process": process}.items()}  # fmt: skip
 
 
-def _batches(log: str, events: int, read: Timed) -> Iterator[RecordBatch]:
+def _batches(log: str, events: int, read: Timed, size: int = BATCH) -> Iterator[RecordBatch]:
     opened = open_log(log)
     consumer = opened.consumer()
     consumer.assign(dict.fromkeys((TopicPartition(EPISODE_EVENTS, n) for n in range(PARTITIONS)), 0))
@@ -71,7 +71,7 @@ def _batches(log: str, events: int, read: Timed) -> Iterator[RecordBatch]:
     left = events - sum(map(len, first))
     while left > 0:
         with read.more(0):
-            batches = consumer.poll(BATCH, 10)
+            batches = consumer.poll(size, 10)
         count = sum(map(len, batches))
         read.count += count
         left -= count
@@ -229,13 +229,14 @@ def copy(log: str, database: str, events: int, group: str, rows: int) -> dict[st
 
     from stepwell.projections.copy_format import encode_rows
     from stepwell.projections.generations import read_homes
+    from stepwell.projections.projector import BATCH_RECORDS
     from stepwell.projections.rows import Source, rows_of
     from stepwell.projections.tables import KINDS
 
     codec, timed = Codec(), Timed()
     with psycopg.connect(database, autocommit=True) as connection:
         homes = read_homes(connection)
-        for batch in _batches(log, events, Timed()):
+        for batch in _batches(log, events, Timed(), BATCH_RECORDS):
             by_kind: dict[str, list[Any]] = {"steps": [], "actions": []}
             for index, value in enumerate(batch.values):
                 source = Source(*batch.source, batch.offsets[index], batch.timestamps[index])

@@ -38,11 +38,11 @@ from stepwell.projections.rows import PROJECTED_TOPICS
 from stepwell.projections.writer import BatchWriter, Written
 from stepwell.redaction import redact_text
 
-__all__ = ["GROUP", "Projector"]
+__all__ = ["BATCH_RECORDS", "GROUP", "Projector"]
 
 GROUP = "stepwell-projector"
-# One poll takes what is there: a single record when little happens, up to this many when behind.
-_BATCH_RECORDS = 10_000
+BATCH_RECORDS = 20_000
+"""One poll takes what is there: a single record when little happens, up to this many when behind."""
 _POLL_S = 0.2
 _COMMIT_INTERVAL_S = 1.0
 _RETRY_MIN_S, _RETRY_MAX_S = 0.1, 5.0
@@ -94,7 +94,7 @@ class Projector:
         slot: str | int = 0,
         topics: Sequence[str] = PROJECTED_TOPICS,
         watch: Mapping[str, Sequence[str]] | None = None,
-        batch_records: int = _BATCH_RECORDS,
+        batch_records: int = BATCH_RECORDS,
         statement_timeout_s: float = 30.0,
         locate: Callable[[], str] | None = None,
         sink: str | None = None,

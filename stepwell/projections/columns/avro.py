@@ -31,6 +31,7 @@ __all__ = [
     "Places",
     "Slot",
     "Struct",
+    "windows",
     "words_at",
 ]
 
@@ -120,6 +121,10 @@ class Bodies:
         self._ends = ends
         self._named: dict[str, Any] = {}
 
+    def words(self, at: Ints) -> Words:
+        """See `words_at`."""
+        return words_at(self.raw, at)
+
     def read(self, schema: Mapping[str, Any]) -> tuple[Struct, Flags]:
         """A column for each field of a record schema, and which records were read whole.
 
@@ -186,7 +191,7 @@ class Bodies:
         if first.size == 0 or first.max() < 0x80:
             at += 1
             return (first >> 1).astype(np.int64) ^ -(first & 1).astype(np.int64)
-        word = words_at(self.buffer, at)
+        word = self.words(at)
         stop = ~word & _HIGH_BITS
         low = stop & -stop  # the high bit of the number's last byte; 0: there are more than 8
         kept = (low << _ONE) - _ONE
@@ -200,7 +205,7 @@ class Bodies:
         return (value >> _ONE).astype(np.int64) ^ -(value & _ONE).astype(np.int64)
 
     def _doubles(self, at: Ints) -> Doubles:
-        found: Doubles = words_at(self.buffer, at).view("<f8")
+        found: Doubles = self.words(at).view("<f8")
         at += 8
         return found
 
@@ -256,10 +261,15 @@ class Bodies:
         return Array(counts, slots)
 
 
-def words_at(buffer: Bytes, at: Ints) -> Words:
-    """Eight bytes from each position, little-endian; of positions beyond the buffer its last ones."""
-    view: Words = np.lib.stride_tricks.as_strided(buffer[:8].view("<u8"), shape=(len(buffer) - 7,), strides=(1,))
-    return view[np.clip(at, 0, len(buffer) - 8)]
+def windows(buffer: Bytes | bytes, width: int) -> NDArray[Any]:
+    """Every stretch of ``width`` bytes of a buffer, as one opaque value each."""
+    return np.ndarray((len(buffer) - width + 1,), f"V{width}", buffer, strides=(1,))
+
+
+def words_at(raw: Bytes | bytes, at: Ints) -> Words:
+    """Eight bytes from each position on, little-endian; of positions beyond the buffer its last ones."""
+    view: Words = np.ndarray((len(raw) - 7,), "<u8", raw, strides=(1,))
+    return view[np.minimum(at, len(raw) - 8)]
 
 
 def _without_high_bits(word: Words) -> Words:

@@ -1,6 +1,6 @@
 """Chooses the records of a batch that go by columns, and makes their rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from stepwell.events.model import ActionSent, Headers, StepDone
 from stepwell.events.schemas import SchemaSource, SchemaVersion
 from stepwell.events.topics import EPISODE_EVENTS
 from stepwell.projections.columns import guards, texts
-from stepwell.projections.columns.avro import PADDING, Bodies, Flags, Indexes, Places, Struct
+from stepwell.projections.columns.avro import PADDING, Bodies, Flags, Indexes, Ints, Places, Struct
 from stepwell.projections.columns.copying import encode_columns
 from stepwell.projections.columns.facts import MAKERS, Facts, select
 from stepwell.projections.tables import KINDS
@@ -89,21 +89,16 @@ class ColumnReader:
             return [], list(range(len(batch)))
 
     def _read(self, batch: RecordBatch) -> tuple[list[ColumnRows], list[int]]:
-        values = [value or b"" for value in batch.values]
-        raw = b"".join([*values, bytes(PADDING)])
-        sizes = np.fromiter(map(len, values), np.int64, len(values))
-        ends = np.cumsum(sizes)
-        starts = ends - sizes
-        framed = (sizes >= PREFIX_BYTES) & (sizes <= MAX_EVENT_BYTES)
-        framed &= np.frombuffer(raw, np.uint8)[starts] == MAGIC
-        numbers = np.fromiter(map(self._plan_of, batch.headers), np.int64, len(values))
+        log = _Laid(batch)
+        framed = (log.sizes >= PREFIX_BYTES) & (log.sizes <= MAX_EVENT_BYTES) & (log.first_bytes == MAGIC)
+        numbers = np.fromiter(map(self._plan_of, batch.headers), np.int64, len(batch))
         rest = np.ones(len(batch), np.bool_)
         found = []
         for number, plan in enumerate(self._plans):
             rows = (framed & (numbers == number)).nonzero()[0]
             if len(rows) < self._least:
                 continue
-            taken, made = self._rows(plan, batch, rows, Bodies(raw, starts[rows] + PREFIX_BYTES, ends[rows]))
+            taken, made = _rows(plan, log, rows)
             rest[taken] = False
             if made is not None:
                 found.append(made)
@@ -121,33 +116,56 @@ class ColumnReader:
             return -1
         return number
 
-    def _rows(
-        self, plan: _Plan, batch: RecordBatch, rows: Indexes, bodies: Bodies
-    ) -> tuple[Indexes, ColumnRows | None]:
-        """The records taken, duplicates among them, and the rows that they make."""
-        columns, passed = bodies.read(plan.version.schema)
-        logged_at = np.fromiter((batch.timestamps[row] for row in rows.tolist()), np.int64, len(rows))
-        passed = guards.heads_pass(
-            bodies, columns, passed, producer=plan.symbol("producer", plan.version.entry.producer or ""),
-            imported=plan.symbol("origin", "import"), logged_at=logged_at,
-        )  # fmt: skip
-        passed &= plan.passes(bodies, columns)
-        passed &= _keys_match(batch, rows, bodies, guards.places_of(columns, "episode_id"))
-        offsets = np.fromiter((batch.offsets[row] for row in rows.tolist()), np.int64, len(rows))
-        facts = Facts(bodies, columns, batch.source.partition, offsets, logged_at)
-        rows, facts = _narrow(rows, facts, passed)
-        made, fit = MAKERS[plan.kind](facts) if len(rows) else ({}, np.ones(0, np.bool_))
-        if not fit.all():
-            rows, facts = _narrow(rows, facts, fit)
-            made, _ = MAKERS[plan.kind](facts) if len(rows) else ({}, fit)
+
+class _Laid:
+    """A batch, laid end to end."""
+
+    def __init__(self, batch: RecordBatch) -> None:
+        self.partition = batch.source.partition
+        self.raw, starts, self.sizes = _joined(batch.values)
+        self.starts, self.ends = starts, starts + self.sizes
+        self.first_bytes = np.frombuffer(self.raw, np.uint8)[starts]
+        self.raw_keys, key_starts, key_sizes = _joined(batch.keys)
+        self.keys = Places(key_starts, key_sizes)
+        self.offsets = np.array(batch.offsets, np.int64)
+        self.timestamps = np.array(batch.timestamps, np.int64)
+
+
+def _joined(parts: Sequence[bytes | None]) -> tuple[bytes, Ints, Ints]:
+    """All parts and the padding; where each begins; and its size, 0 for None."""
+    known = [part or b"" for part in parts]
+    sizes = np.fromiter(map(len, known), np.int64, len(known))
+    known.append(bytes(PADDING))
+    return b"".join(known), np.cumsum(sizes) - sizes, sizes
+
+
+def _rows(plan: _Plan, log: _Laid, rows: Indexes) -> tuple[Indexes, ColumnRows | None]:
+    """The records taken, duplicates among them, and the rows that they make."""
+    bodies = Bodies(log.raw, log.starts[rows] + PREFIX_BYTES, log.ends[rows])
+    columns, sound = bodies.read(plan.version.schema)
+    facts = Facts(bodies, columns, log.partition, log.offsets[rows], log.timestamps[rows])
+    passed = guards.heads_pass(
+        bodies, columns, sound, producer=plan.symbol("producer", plan.version.entry.producer or ""),
+        imported=plan.symbol("origin", "import"), logged_at=facts.logged_at,
+    )  # fmt: skip
+    passed &= plan.passes(bodies, columns)
+    keys = Places(log.keys.starts[rows], log.keys.sizes[rows])
+    passed &= texts.are_equal(bodies.raw, guards.places_of(columns, "episode_id"), log.raw_keys, keys)
+    rows, facts = _narrow(rows, facts, passed)
+    if not len(rows):
+        return rows, None
+    made, fit = MAKERS[plan.kind](facts)
+    if not fit.all():
+        rows, facts = _narrow(rows, facts, fit)
         if not len(rows):
             return rows, None
-        first = _firsts(facts)
-        if not first.all():
-            _, facts = _narrow(rows, facts, first)
-            made, _ = MAKERS[plan.kind](facts)
-        stream = encode_columns([made[name] for name in KINDS[plan.kind].columns])
-        return rows, ColumnRows(plan.kind, facts, stream)
+        made, _ = MAKERS[plan.kind](facts)
+    first = _firsts(facts)
+    if not first.all():
+        _, facts = _narrow(rows, facts, first)
+        made, _ = MAKERS[plan.kind](facts)
+    stream = encode_columns([made[name] for name in KINDS[plan.kind].columns])
+    return rows, ColumnRows(plan.kind, facts, stream)
 
 
 def _narrow(rows: Indexes, facts: Facts, kept: Flags) -> tuple[Indexes, Facts]:
@@ -155,13 +173,6 @@ def _narrow(rows: Indexes, facts: Facts, kept: Flags) -> tuple[Indexes, Facts]:
         return rows, facts
     inside = kept.nonzero()[0]
     return rows[inside], select(facts, inside)
-
-
-def _keys_match(batch: RecordBatch, rows: Indexes, bodies: Bodies, episode_ids: Places) -> Flags:
-    keys = [batch.keys[row] or b"" for row in rows.tolist()]
-    sizes = np.fromiter(map(len, keys), np.int64, len(keys))
-    raw = np.frombuffer(b"".join([*keys, bytes(PADDING)]), np.uint8)
-    return texts.are_equal(bodies.buffer, episode_ids, raw, Places(np.cumsum(sizes) - sizes, sizes))
 
 
 def _firsts(facts: Facts) -> Flags:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stepwell.projections.columns.avro import Bytes, Flags, Indexes, Ints, Places
+from stepwell.projections.columns.avro import Bytes, Flags, Indexes, Ints, Places, windows
 from stepwell.projections.copy_format import EPOCH_US, FLOAT8_OID, HEADER, INT4_OID, TRAILER
 
 __all__ = ["CopyColumn", "Fixed", "NumberArrays", "Ragged", "encode_columns", "times"]
@@ -67,7 +67,7 @@ class Ragged:
     def put(self, out: Bytes, at: Ints) -> None:
         """See `CopyColumn`."""
         starts, sizes = self.places.starts, self.places.sizes
-        distinct = np.unique(sizes)
+        distinct = _distinct(sizes)
         if len(distinct) > _FEW_SIZES:
             into = np.cumsum(sizes) - sizes
             step = np.arange(int(sizes.sum()))
@@ -76,7 +76,7 @@ class Ragged:
         for size in distinct.tolist():
             if size:
                 rows = slice(None) if len(distinct) == 1 else (sizes == size).nonzero()[0]
-                _scatter(out, at[rows], _windows(self.buffer, size)[starts[rows]])
+                _scatter(out, at[rows], windows(self.buffer, size)[starts[rows]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +149,10 @@ def _repeated(numbers: Sequence[int], count: int) -> NDArray[Any]:
     return packed
 
 
-def _windows(buffer: Bytes, width: int) -> NDArray[Any]:
-    """Every stretch of ``width`` bytes, as one opaque value each."""
-    view = buffer[:width].view(f"V{width}")
-    return np.lib.stride_tricks.as_strided(view, shape=(len(buffer) - width + 1,), strides=(1,))
+def _distinct(sizes: Ints) -> Ints:
+    return sizes[:1] if sizes.min() == sizes.max() else np.unique(sizes)
 
 
 def _scatter(out: Bytes, at: Ints, values: NDArray[Any]) -> None:
     if len(at):
-        _windows(out, values.dtype.itemsize)[at] = values.view(f"V{values.dtype.itemsize}")
+        windows(out, values.dtype.itemsize)[at] = values.view(f"V{values.dtype.itemsize}")

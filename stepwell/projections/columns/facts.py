@@ -12,7 +12,19 @@ from numpy.typing import NDArray
 
 from stepwell.events.guards import ITEM_BYTES
 from stepwell.projections.columns import texts
-from stepwell.projections.columns.avro import Array, Bodies, Bytes, Column, Flags, Ints, Numbers, Places, Slot, Struct
+from stepwell.projections.columns.avro import (
+    Array,
+    Bodies,
+    Bytes,
+    Column,
+    Flags,
+    Ints,
+    Numbers,
+    Places,
+    Slot,
+    Struct,
+    windows,
+)
 from stepwell.projections.columns.copying import CopyColumn, Fixed, NumberArrays, Ragged, times
 from stepwell.projections.columns.guards import numbers_of, places_of
 
@@ -194,10 +206,7 @@ def _elements(bodies: Bodies, action: Struct) -> NumberArrays:
 
 def _doubles(buffer: Bytes, starts: Ints, count: int, dtype: str) -> NDArray[Any]:
     width = count * ITEM_BYTES[dtype]
-    windows = np.lib.stride_tricks.as_strided(
-        buffer[:width].view(f"V{width}"), shape=(len(buffer) - width + 1,), strides=(1,)
-    )
-    elements = windows[starts].view(_DTYPES[dtype]).reshape(len(starts), count)
+    elements = windows(buffer, width)[starts].view(_DTYPES[dtype]).reshape(len(starts), count)
     if dtype == "float64":
         return elements.view("<u8").astype(">u8")
     return elements.astype(">f8")

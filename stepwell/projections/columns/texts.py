@@ -22,7 +22,7 @@ _KEPT = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
-def are_ascii(buffer: Bytes, places: Places) -> Flags:
+def are_ascii(buffer: Bytes | bytes, places: Places) -> Flags:
     """Which texts hold ASCII characters only, control characters among them."""
     bad = np.zeros(len(places.sizes), np.uint64)
     for word, kept in _words(buffer, places):
@@ -31,7 +31,7 @@ def are_ascii(buffer: Bytes, places: Places) -> Flags:
     return clean
 
 
-def are_printable(buffer: Bytes, places: Places) -> Flags:
+def are_printable(buffer: Bytes | bytes, places: Places) -> Flags:
     """Which texts hold printable ASCII characters only (0x20 to 0x7E)."""
     bad = np.zeros(len(places.sizes), np.uint64)
     for found, kept in _words(buffer, places):
@@ -42,7 +42,7 @@ def are_printable(buffer: Bytes, places: Places) -> Flags:
     return clean
 
 
-def are_hex(buffer: Bytes, places: Places, size: int) -> Flags:
+def are_hex(buffer: Bytes | bytes, places: Places, size: int) -> Flags:
     """Which texts are ``size`` lower-case hexadecimal digits, not all of them zero. ``size``: a multiple of 8."""
     bad = (places.sizes != size).astype(np.uint64)
     some = np.zeros(len(bad), np.uint64)
@@ -63,7 +63,7 @@ def are_hex(buffer: Bytes, places: Places, size: int) -> Flags:
     return plain
 
 
-def are_equal(buffer: Bytes, places: Places, others: Bytes, elsewhere: Places) -> Flags:
+def are_equal(buffer: Bytes | bytes, places: Places, others: Bytes | bytes, elsewhere: Places) -> Flags:
     """Which texts have the same bytes as those of another buffer."""
     unlike = (places.sizes != elsewhere.sizes).astype(np.uint64)
     for number, (word, kept) in enumerate(_words(buffer, places)):
@@ -72,7 +72,7 @@ def are_equal(buffer: Bytes, places: Places, others: Bytes, elsewhere: Places) -
     return equal
 
 
-def hashes(buffer: Bytes, places: Places) -> Words:
+def hashes(buffer: Bytes | bytes, places: Places) -> Words:
     """A hash of each text; equal texts of one call have equal ones."""
     found = places.sizes.astype(np.uint64)
     for word, kept in _words(buffer, places):
@@ -86,17 +86,19 @@ def mixed(found: Words, more: Words) -> Words:
     return found ^ (found >> np.uint64(32))
 
 
-def short_words(buffer: Bytes, places: Places) -> Words:
+def short_words(buffer: Bytes | bytes, places: Places) -> Words:
     """Texts of at most 8 bytes as one number each, little-endian; of longer ones 0."""
-    word = words_at(buffer, places.starts) & _KEPT[np.minimum(places.sizes, 8)]
+    word = words_at(buffer, places.starts) & _KEPT.take(places.sizes, mode="clip")
     word[places.sizes > 8] = 0
     return word
 
 
-def _words(buffer: Bytes, places: Places) -> Iterator[tuple[Words, Words]]:
+def _words(buffer: Bytes | bytes, places: Places) -> Iterator[tuple[Words, Words | np.uint64]]:
     """The texts' next 8 bytes, until the longest ends, and masks of those that belong to each text."""
     sizes: Ints = places.sizes
-    for number in range(-(-int(sizes.max(initial=0)) // 8)):
-        left = sizes - 8 * number
-        kept = _FULL if left.min() >= 8 else _KEPT[np.clip(left, 0, 8)]
-        yield words_at(buffer, places.starts + 8 * number), np.broadcast_to(kept, sizes.shape)
+    if not len(sizes):
+        return
+    shortest = int(sizes.min())
+    for begin in range(0, int(sizes.max()), 8):
+        kept = _FULL if shortest >= begin + 8 else _KEPT.take(sizes - begin, mode="clip")
+        yield words_at(buffer, places.starts + begin), kept
