@@ -1,7 +1,7 @@
 """The demo: simulated robots are evaluated, failures noticed, a training service told, a failed episode replayed.
 
     python examples/demo/run.py            on the embedded default: local log, embedded PostgreSQL
-    python examples/demo/run.py --kafka    the same over real Apache Kafka and TimescaleDB
+    python examples/demo/run.py --kafka    the same over real Apache Kafka and TimescaleDB (stepwell dev up)
 
 Everything it does is done by the ``stepwell`` command, as you would; each command is shown before it runs.
 """
@@ -31,61 +31,77 @@ def main() -> int:
     parser.add_argument("--kafka", action="store_true", help="over real Apache Kafka and TimescaleDB")
     kafka = parser.parse_args().kafka
     home = ROOT / ".stepwell" / ("demo-kafka" if kafka else "demo")
+    os.environ["STEPWELL_HOME"] = str(home)
+    os.chdir(ROOT)
+    if (home / "dev").exists():  # a demo that was killed may have left its servers
+        stepwell("dev", "down", "--wipe")
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        settings = {"STEPWELL_HOME": str(home)}
-        if kafka:
-            settings |= stack.enter_context(real_parts(home))
-        os.environ.update(settings)
-        os.chdir(ROOT)
         try:
-            tell_the_story(home, kafka=kafka)
+            stack.enter_context(everything_running() if kafka else workers_running(home))
+            tell_the_story(home)
         except subprocess.CalledProcessError as error:
-            print(f"\nthe demo stopped: {error}; the workers' log is {home / 'work.log'}", file=sys.stderr)
+            logs = home / "dev" / "workers.log" if kafka else home / "work.log"
+            print(f"\nthe demo stopped: {error}; the workers' log is {logs}", file=sys.stderr)
             return 1
         say(f"done in {time.monotonic() - began:.0f} s. Try next:")
         failed = failed_episode()
         print("  . .venv/bin/activate")
-        # The demo's Kafka and TimescaleDB end with it; the embedded default stays.
-        print(
-            "  export STEPWELL_LOG=kafka://… STEPWELL_DATABASE=postgresql://…"
-            if kafka
-            else f"  export STEPWELL_HOME={shlex.quote(str(home))}"
-        )
+        print(f"  export STEPWELL_HOME={shlex.quote(str(home))}")
+        if kafka:  # its servers end with the demo; their data stay
+            print('  stepwell dev up && eval "$(stepwell dev env)"')
         for command in (f"show {failed}", "episodes --outcome failure", "status"):
             print(f"  stepwell {command}")
     return 0
 
 
-def tell_the_story(home: Path, *, kafka: bool) -> None:
-    """Every step of the demo."""
-    inbox = home / "inbox"
-    if kafka:  # a local log makes its own
-        say("The log's topics are made.")
-        stepwell("topics", "create")
+@contextlib.contextmanager
+def workers_running(home: Path) -> Iterator[None]:
+    """The embedded default: the workers on a local log and an embedded PostgreSQL, which need no service."""
     say("The database's tables are made.")
     stepwell("db", "migrate")
     say("Workers start: an engine folds the log, a projector fills the tables, a detector looks for patterns.")
     with background(home / "work.log", "work"):
-        say("A training service subscribes to retrain requests.")
-        handler = f"{sys.executable} {HERE / 'take_request.py'} {inbox}"
-        with background(home / "listen.log", "retrain", "listen", "--answer", "accepted", "--run", handler):
-            say("35 episodes run in two real MuJoCo simulators; simulator and policy are processes of their own.")
-            stepwell("run", str((HERE / "demo.yaml").relative_to(ROOT)), "--run-id", RUN_ID)
-            settle(inbox)
-        say("The same, asked of the database in SQL:")
-        query(OUTCOMES)
-        say("Rule: the same failure type in five episodes in a row for one policy. It fired; who was asked to retrain?")
-        stepwell("retrain", "list")
-        say("What the training service received (its inbox):")
-        for path in sorted(inbox.glob("*.json")):
-            print(describe(json.loads(path.read_text())))
-        say("One failed episode, folded again from the log alone, step by step (the last ones):")
-        stepwell("replay", failed_episode(), "--last", "12")
-        say("And all of it: every episode folded again, every row of every table made again, compared.")
-        stepwell("verify", "--all")
+        yield
+
+
+@contextlib.contextmanager
+def everything_running() -> Iterator[None]:
+    """A team's stack as processes of this machine: Kafka, TimescaleDB, the same workers; ended with the demo."""
+    say("A team's stack starts as processes: Kafka, TimescaleDB, the workers, a receiver of telemetry.")
+    try:
+        stepwell("dev", "up")
+        for line in output_of("dev", "env").splitlines():
+            name, _, value = line.removeprefix("export ").partition("=")
+            os.environ[name] = shlex.split(value)[0]
+        yield
+    finally:
+        say("The stack ends; its data stay.")
+        stepwell("dev", "down")
+
+
+def tell_the_story(home: Path) -> None:
+    """What happens once the workers run."""
+    inbox = home / "inbox"
+    say("A training service subscribes to retrain requests.")
+    handler = f"{sys.executable} {HERE / 'take_request.py'} {inbox}"
+    with background(home / "listen.log", "retrain", "listen", "--answer", "accepted", "--run", handler):
+        say("35 episodes run in two real MuJoCo simulators; simulator and policy are processes of their own.")
+        stepwell("run", str((HERE / "demo.yaml").relative_to(ROOT)), "--run-id", RUN_ID)
+        settle(inbox)
+    say("The same, asked of the database in SQL:")
+    query(OUTCOMES)
+    say("Rule: the same failure type in five episodes in a row for one policy. It fired; who was asked to retrain?")
+    stepwell("retrain", "list")
+    say("What the training service received (its inbox):")
+    for path in sorted(inbox.glob("*.json")):
+        print(describe(json.loads(path.read_text())))
+    say("One failed episode, folded again from the log alone, step by step (the last ones):")
+    stepwell("replay", failed_episode(), "--last", "12")
+    say("And all of it: every episode folded again, every row of every table made again, compared.")
+    stepwell("verify", "--all")
 
 
 OUTCOMES = """\
@@ -161,24 +177,6 @@ def describe(request: dict) -> str:  # type: ignore[type-arg]
         f"  {request['trigger_id']}: retrain {request['policy']} {request['policy_version']}, which failed by "
         f"{request['failure_type']}\n    evidence: {evidence}\n    proposed weights of new data: {weights}"
     )
-
-
-@contextlib.contextmanager
-def real_parts(home: Path) -> Iterator[dict[str, str]]:
-    """Real Apache Kafka and TimescaleDB, started here and ended with the demo; the settings that name them."""
-    from stepwell.adapters.parts.kafka import KafkaPart
-    from stepwell.adapters.parts.timescale import TimescalePart
-
-    say("Apache Kafka and TimescaleDB start.")
-    with contextlib.ExitStack() as stack:
-        kafka = KafkaPart(home / "kafka")
-        stack.callback(kafka.stop)
-        bootstrap = kafka.start()
-        timescale = TimescalePart(home / "timescale")
-        stack.callback(timescale.stop)
-        url = timescale.start()
-        print(f"Kafka at {bootstrap}, TimescaleDB at {url}")
-        yield {"STEPWELL_LOG": f"kafka://{bootstrap}", "STEPWELL_DATABASE": url}
 
 
 def say(text: str) -> None:

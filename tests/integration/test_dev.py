@@ -92,7 +92,7 @@ def test_prometheus_watches_every_worker(dev: Dev) -> None:
     while True:
         with urllib.request.urlopen(f"{address}/api/v1/query?query=stepwell_worker_info", timeout=5) as answer:
             found = json.load(answer)["data"]["result"]
-        if {each["metric"]["kind"] for each in found} >= {"engine", "detector", "projector"}:
+        if {each["metric"]["kind"] for each in found} >= {"engine", "detector", "projector", "otlp"}:
             break
         assert time.monotonic() < deadline, found
         time.sleep(0.5)

@@ -70,7 +70,8 @@ def record() -> None:
         }
         os.chdir(place)
         demo = runpy.run_path(str(place / "examples" / "demo" / "run.py"))
-        demo["tell_the_story"](home, kafka=False)
+        with demo["workers_running"](home):
+            demo["tell_the_story"](home)
         log = home / "log" / "log.db"
         if str(REPOSITORY).encode() in log.read_bytes():
             raise SystemExit("the log names a folder of this machine")

@@ -71,18 +71,20 @@ def workers(directory: Path, state: State) -> Iterator[Service]:
         grace_s=60.0,
         ours=True,
     )
-    grpc, http = state.port("otlp-grpc"), state.port("otlp-http")
+    grpc, http, listen = (state.port(name) for name in ("otlp-grpc", "otlp-http", "otlp-health"))
     yield Service(
         name="otlp",
-        command=lambda: _stepwell("otlp", "--grpc", f"{_LOCAL}:{grpc}", "--http", f"{_LOCAL}:{http}"),
-        answers=lambda: listens(grpc) and listens(http),
-        address=f"http://{_LOCAL}:{http} (gRPC: {grpc})",
+        command=lambda: _stepwell(
+            "otlp", "--grpc", f"{_LOCAL}:{grpc}", "--http", f"{_LOCAL}:{http}", "--listen", f"{_LOCAL}:{listen}"
+        ),
+        answers=lambda: _says_yes(f"http://{_LOCAL}:{listen}/readyz"),
+        address=f"http://{_LOCAL}:{http} (gRPC: {grpc}; health: {listen})",
         log=directory / "otlp.log",
         ours=True,
     )
     if state.prometheus:
         port = state.port("prometheus")
-        targets = [f"{_LOCAL}:{first + n}" for n in range(count)]
+        targets = [*(f"{_LOCAL}:{first + n}" for n in range(count)), f"{_LOCAL}:{listen}"]
         yield Service(
             name="prometheus",
             command=lambda: _prometheus(directory / "prometheus", port, targets),

@@ -20,7 +20,7 @@ def differences(old: AvroSchema, new: AvroSchema) -> list[str]:
 def _compare(old: Any, new: Any, path: str) -> list[str]:
     kind, other = _kind(old), _kind(new)
     if kind != other:
-        return [f"{path or 'the schema'}: its type changes from {_shown(old)} to {_shown(new)}"]
+        return [f"{_at(path)}: its type changes from {_shown(old)} to {_shown(new)}"]
     if kind == "record":
         return _records(old, new, path)
     if kind == "array":
@@ -32,7 +32,7 @@ def _compare(old: Any, new: Any, path: str) -> list[str]:
     if kind == "enum":
         return _enums(old, new, path)
     if kind == "fixed" and old.get("size") != new.get("size"):
-        return [f"{path}: its size changes from {old.get('size')} to {new.get('size')} bytes"]
+        return [f"{_at(path)}: its size changes from {old.get('size')} to {new.get('size')} bytes"]
     return []
 
 
@@ -45,20 +45,20 @@ def _records(old: AvroSchema, new: AvroSchema, path: str) -> list[str]:
     for name, field in becomes.items():
         place = f"{path}.{name}" if path else name
         if name not in was:
-            found += [] if "default" in field else [f"field {place} is added without a default"]
+            found += [] if "default" in field else [f"{_at(place)} is added without a default"]
         else:
-            found += _compare(was[name]["type"], field["type"], f"field {place}" if not path else place)
+            found += _compare(was[name]["type"], field["type"], place)
     for name, field in was.items():
         if name not in becomes and "default" not in field:
-            found.append(f"field {path}.{name}" if path else f"field {name}")
-            found[-1] += " is removed, and had no default"
+            place = f"{path}.{name}" if path else name
+            found.append(f"{_at(place)} is removed, and had no default")
     return found
 
 
 def _unions(old: list[Any], new: list[Any], path: str) -> list[str]:
     was, becomes = {_key(each): each for each in old}, {_key(each): each for each in new}
-    found = [f"{path}: {_shown(each)} is no longer allowed" for key, each in was.items() if key not in becomes]
-    found += [f"{path}: {_shown(each)} is newly allowed" for key, each in becomes.items() if key not in was]
+    found = [f"{_at(path)}: {_shown(each)} is no longer allowed" for key, each in was.items() if key not in becomes]
+    found += [f"{_at(path)}: {_shown(each)} is newly allowed" for key, each in becomes.items() if key not in was]
     for key in was.keys() & becomes.keys():
         found += _compare(was[key], becomes[key], path)
     return found
@@ -66,9 +66,13 @@ def _unions(old: list[Any], new: list[Any], path: str) -> list[str]:
 
 def _enums(old: AvroSchema, new: AvroSchema, path: str) -> list[str]:
     was, becomes = set(old["symbols"]), set(new["symbols"])
-    return [f"{path}: the symbol {each} is removed" for each in sorted(was - becomes)] + [
-        f"{path}: the symbol {each} is added" for each in sorted(becomes - was)
+    return [f"{_at(path)}: the symbol {each} is removed" for each in sorted(was - becomes)] + [
+        f"{_at(path)}: the symbol {each} is added" for each in sorted(becomes - was)
     ]
+
+
+def _at(path: str) -> str:
+    return f"field {path}" if path else "the schema"
 
 
 def _kind(schema: Any) -> str:

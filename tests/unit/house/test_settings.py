@@ -198,3 +198,36 @@ def test_settings_are_frozen() -> None:
 def test_what_kubernetes_puts_into_every_container_is_no_setting(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "10.0.0.1")
     load_settings()
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("registry:8081", "expected http://host:port"),
+        ("http://", "expected http://host:port"),
+        ("http://host:port", "expected http://host:port"),
+        ("http://ci:geheim@host:8081", "put user and password into a file"),
+    ],
+)
+def test_registry_url_is_checked(url: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPWELL_SCHEMA_REGISTRY", url)
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        load_settings()
+    assert "geheim" not in str(caught.value)
+
+
+def test_registry_credentials_come_from_a_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPWELL_SCHEMA_REGISTRY_CREDENTIALS_FILE", str(place / "credentials"))
+    with pytest.raises(ConfigurationError, match="schema_registry is not"):
+        load_settings()
+    monkeypatch.setenv("STEPWELL_SCHEMA_REGISTRY", "https://registry:8081/")
+    settings = load_settings()
+    assert settings.schema_registry == "https://registry:8081"
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        settings.schema_registry_credentials()
+    for text in ("ci\n", ":pw", "ci:\n", "ci:pw\nmore\n"):
+        (place / "credentials").write_text(text)
+        with pytest.raises(ConfigurationError, match="one line, user:password"):
+            settings.schema_registry_credentials()
+    (place / "credentials").write_text("ci:p:w\n")
+    assert settings.schema_registry_credentials() == "ci:p:w"
