@@ -14,7 +14,7 @@ from datetime import datetime
 import psycopg
 
 from stepwell import __version__
-from stepwell.exceptions import MigrationError
+from stepwell.exceptions import DatabaseError, MigrationError
 from stepwell.projections import generations, queries
 from stepwell.projections.database import Connection, connect, named_errors
 from stepwell.projections.generations import FIRST, RETIRED
@@ -125,8 +125,15 @@ def require_current(url: str, connection: Connection) -> None:
 
     Raises:
         MigrationError: says which side is older and the command to run.
+        DatabaseError: the user is a reader, who may not see that, nor do what it is asked for.
     """
-    state = _compare(connection, packaged())
+    try:
+        state = _compare(connection, packaged())
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise DatabaseError(
+            f"The user of the database {redact_url(url)} may only read views, and this command needs more: use one "
+            "with the role stepwell_writer or stepwell_owner (stepwell db roles --grant)"
+        ) from error
     _refuse_misfit(url, state)
     if state.pending:
         names = ", ".join(dict.fromkeys(pending.file.name for pending in state.pending))

@@ -288,7 +288,7 @@ def _told(url: str) -> Iterator[None]:
     with named_errors(url):
         try:
             yield
-        except psycopg.errors.InsufficientPrivilege as error:
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction) as error:
             raise DatabaseError(
                 f"The user of the database {redact_url(url)} may not do that: {str(error).strip()}. Use a superuser, "
                 "or the database's owner with the right to make roles (CREATEROLE)"

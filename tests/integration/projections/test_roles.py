@@ -17,8 +17,10 @@ from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.events.model import LogRecord
 from stepwell.exceptions import ConfigurationError, DatabaseError, NotFoundError
 from stepwell.projections import roles
+from stepwell.projections.audit import audit_tables
+from stepwell.projections.database import connect
 from stepwell.projections.grants import settle
-from stepwell.projections.migrate import migrate
+from stepwell.projections.migrate import migrate, require_current
 from stepwell.projections.projector import Projector
 from stepwell.projections.roles import Limits
 from stepwell.projections.row_filters import RowFilter, like, shell
@@ -103,6 +105,10 @@ def site(new_database: Callable[[], str]) -> Iterator[Site]:
     # As a writer: what a projector needs is what the role has.
     with Running(Projector(log, made.writer, facts.CODEC), log) as projector:
         projector.wait_caught_up()
+    connection = connect(made.writer, application="test")
+    with connection:
+        audit = audit_tables(log, facts.CODEC, connection)
+    assert (audit.differences, audit.rows > 20) == ([], True)
     log.close()
     yield made
     # Users belong to the whole server; those of a database that is gone must not be in the way of the next one's.
@@ -199,6 +205,16 @@ def test_a_reader_reads_every_view_and_writes_nowhere_by_default(site: Site) -> 
             connection.execute(sql.SQL("SELECT * FROM stepwell.{} LIMIT 5").format(sql.Identifier(view)))
         assert connection.execute("SHOW transaction_read_only").fetchone() == ("on",)
         assert connection.execute("SELECT count(*) FROM stepwell.steps").fetchone() == (6,)
+
+
+def test_a_command_that_needs_more_than_a_reader_says_so(site: Site) -> None:
+    with (
+        connect(site.reader, application="test") as connection,
+        pytest.raises(DatabaseError, match=r"may only read views.*stepwell_writer"),
+    ):
+        require_current(site.reader, connection)
+    with pytest.raises(DatabaseError, match="may not do that"):
+        roles.apply(site.reader)
 
 
 def test_an_owner_migrates_and_what_is_made_later_has_its_grants(site: Site) -> None:
