@@ -28,7 +28,7 @@ from stepwell.exceptions import (
     SinkFencedError,
 )
 from stepwell.projections import migrate, queries
-from stepwell.projections.batch_reader import BatchReader, BatchRows
+from stepwell.projections.batch_reader import BatchReader, BatchRows, without_collector
 from stepwell.projections.columns.batch import COLUMNS_FROM
 from stepwell.projections.database import Connection, Deadline, connect, named_errors
 from stepwell.projections.generations import Homes, read_homes
@@ -192,7 +192,8 @@ class Projector:
     def _work(self, consumer: Consumer) -> None:
         self._vitals.doing("reading the log")
         # With a batch on its way, only what is there already: where there is nothing, its outcome comes first.
-        batches = consumer.poll(self._batch_records, 0.0 if self._on_its_way else _POLL_S)
+        with without_collector():
+            batches = consumer.poll(self._batch_records, 0.0 if self._on_its_way else _POLL_S)
         self._vitals.has(LOG)
         if self._log_away:
             self._log_away = False
