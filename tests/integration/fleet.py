@@ -151,6 +151,7 @@ def _telemetry(now: int, span: int, samples: int, episode: str, chance: random.R
 
 def _told(now: int, episode: str) -> Iterator[Any]:
     """What detectors, the engine and the workers say."""
+    yield facts.spans("worker-lab-1", 0, episode_id=episode, attempt=1)
     yield facts.pattern("trigger-1")
     yield facts.retrain("trigger-1")
     yield facts.pattern("trigger-2")

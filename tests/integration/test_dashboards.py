@@ -194,6 +194,7 @@ def command(url: str, home: Path, *arguments: str) -> subprocess.CompletedProces
     return subprocess.run(called, cwd=home, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize("filled", ["postgres"], indirect=True)
 def test_the_command_writes_the_page(filled: Filled, tmp_path: Path) -> None:
     done = command(filled.url, tmp_path, "--since", "6h", "-o", "fleet.html", "--dashboard", "fleet")
     assert (done.returncode, done.stderr) == (0, "")
@@ -235,6 +236,7 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+@pytest.mark.parametrize("filled", ["postgres"], indirect=True)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_shows_the_page_and_asks_for_nothing_else(
     filled: Filled, browser: Any, tmp_path: Path, scheme: str

@@ -70,6 +70,15 @@ EPISODE_DASHBOARD = Dashboard(
             ),
         ),
         Panel(
+            query="spans", title="Spans", kind="table", width=24, height=6,
+            about="Operations that name this episode, as OpenTelemetry's SDKs sent them.",
+            columns=(
+                Column("started_at", "began", "moment"), Column("took_s", "took", "s"), Column("name", "name"),
+                Column("kind", "kind"), Column("status", "status", words={"error": "bad"}),
+                Column("status_message", "message"), Column("worker_id", "worker"),
+            ),
+        ),
+        Panel(
             query="set_aside", title="Set aside", kind="table", width=24, height=6,
             about="Records of this episode that no verdict counts: violations of the protocol, facts after the seal.",
             columns=(

@@ -56,7 +56,7 @@ FAILURES = Dashboard(
         ),
         Panel(
             query="patterns", title="Failure patterns", kind="table",
-            about="What the detectors found; stepwell patterns explain TRIGGER says why.",
+            about="What the detectors found. stepwell retrain show TRIGGER has the evidence.",
             columns=(
                 Column("detected_at", "found", "moment"),
                 Column("policy", "policy", leads_to="policy", leads_where="policies"),

@@ -4,7 +4,7 @@ What it says it says in text: each chart stands above a table of its series, a l
 headings, captions and tables are what screen readers expect. Light and dark follow the reader's system (page.css).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from typing import Any
@@ -21,11 +21,14 @@ __all__ = ["render"]
 
 _WIDTH_PX = 1280
 _NUMBERS: frozenset[Unit] = frozenset({"count", "number", "ratio", "s", "/s", "By", "By/s", "Cel", "W", "N.m", "A"})
-_LONG = frozenset({"message", "detail", "last_error", "retry_reason"})
+_LONG = frozenset({"message", "status_message", "detail", "last_error", "waits_for", "retry_reason"})
 """Columns whose text may fill several lines."""
 # Control characters, and those that turn the direction of writing, have no business in text from outside.
 _UNSEEN = {code: "\N{REPLACEMENT CHARACTER}" for code in [*range(32), 127, *range(0x80, 0xA0), *range(0x202A, 0x202F),
                                                            *range(0x2066, 0x206A)] if code not in {9, 10}}  # fmt: skip
+
+Shown = Mapping[str, Reading]
+"""What is on the page, by name of the dashboard."""
 
 
 def render(readings: Sequence[Reading], source: str) -> str:
@@ -48,13 +51,13 @@ def render(readings: Sequence[Reading], source: str) -> str:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         f"<title>Stepwell: {_text(title)}, {moment} UTC</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
         f'<header><h1>Stepwell</h1><p class="meta">As of {moment} UTC. All times are UTC.</p>{nav}</header>\n<main>\n'
-        + "\n".join(_section(each, set(shown)) for each in readings)
+        + "\n".join(_section(each, shown) for each in readings)
         + f"\n</main>\n<footer>Drawn by stepwell {_text(stepwell.__version__)} from {_text(redact_url(source))}."
         "</footer>\n</body>\n</html>\n"
     )
 
 
-def _section(reading: Reading, shown: set[str]) -> str:
+def _section(reading: Reading, shown: Shown) -> str:
     dashboard, window = reading.dashboard, reading.window
     values = {variable.label: list(reading.chosen[variable.name]) for variable in dashboard.variables}
     chosen = [f"{label}: {'all' if v == [ALL] else ', '.join(v) or 'none'}" for label, v in values.items()]
@@ -68,7 +71,7 @@ def _section(reading: Reading, shown: set[str]) -> str:
     )
 
 
-def _figure(dashboard: str, answer: Answer, reading: Reading, shown: set[str]) -> str:
+def _figure(dashboard: str, answer: Answer, reading: Reading, shown: Shown) -> str:
     panel = answer.panel
     name = f"{dashboard}-{panel.query}"
     unit = ""
@@ -101,7 +104,7 @@ def _charted(answer: Answer, reading: Reading) -> tuple[str, str]:
     width = _WIDTH_PX * panel.width // WIDTH_MAX - 34
     if panel.kind == "interval":
         chart = interval_chart(panel, rows, width)
-        table = _table(answer, reading, set())
+        table = _table(answer, reading, {})
     else:
         made = (
             time_chart(panel, rows, reading.window, width) if panel.kind == "time" else trend_chart(panel, rows, width)
@@ -140,7 +143,7 @@ def _legend(panel: Panel, chart: Chart) -> str:
     )
 
 
-def _tiles(answer: Answer, _reading: Reading, _shown: set[str]) -> str:
+def _tiles(answer: Answer, _reading: Reading, _shown: Shown) -> str:
     tiles = []
     for column, value in zip(answer.panel.columns, answer.rows[0], strict=True):
         level = _level(column, value)
@@ -151,11 +154,11 @@ def _tiles(answer: Answer, _reading: Reading, _shown: set[str]) -> str:
     return f'<dl class="tiles">{"".join(tiles)}</dl>'
 
 
-def _table(answer: Answer, reading: Reading, shown: set[str]) -> str:
+def _table(answer: Answer, _reading: Reading, shown: Shown) -> str:
     columns = answer.panel.columns
     head = "".join(f'<th scope="col"{_class(column)}>{_text(column.title)}</th>' for column in columns)
     lines = "".join(
-        f"<tr>{''.join(_cell(column, value, reading, shown) for column, value in zip(columns, row, strict=True))}</tr>"
+        f"<tr>{''.join(_cell(column, value, shown) for column, value in zip(columns, row, strict=True))}</tr>"
         for row in answer.rows
     )
     return (
@@ -164,12 +167,13 @@ def _table(answer: Answer, reading: Reading, shown: set[str]) -> str:
     )
 
 
-def _cell(column: Column, value: Any, reading: Reading, shown: set[str]) -> str:
+def _cell(column: Column, value: Any, shown: Shown) -> str:
     text = _text(write(value, column.unit))
     if text != NOTHING and column.unit == "id":
         text = f"<code>{text}</code>"
     # The page holds one episode; only that one can be led to.
-    if column.leads_where in shown and value is not None and str(value) in reading.chosen.get(column.leads_to, ()):
+    target = shown.get(column.leads_where)
+    if target is not None and value in target.chosen.get(column.leads_to, ()):
         text = f'<a href="#{column.leads_where}">{text}</a>'
     return f"<td{_class(column, _level(column, value))}>{text}</td>"
 
@@ -184,7 +188,7 @@ def _class(column: Column, level: str = "") -> str:
     return f' class="{named}"' if named else ""
 
 
-def _matrix(answer: Answer, _reading: Reading, _shown: set[str]) -> str:
+def _matrix(answer: Answer, _reading: Reading, _shown: Shown) -> str:
     panel = answer.panel
     cells = {(str(row), str(column)): float(value) for row, column, value in answer.rows}
     rows, columns = sorted({row for row, _ in cells}), sorted({column for _, column in cells})

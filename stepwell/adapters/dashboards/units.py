@@ -13,6 +13,7 @@ NOTHING = "–"
 
 _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _SECONDS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_LARGE = ((1e6, "M"), (1e9, "G"), (1e12, "T"))
 _PLAIN = {"/s": "/s", "Cel": "°C", "W": "W", "N.m": "N·m", "A": "A"}
 
 
@@ -62,7 +63,10 @@ def _duration(seconds: float) -> str:
 
 
 def _short(number: float) -> str:
-    """Three significant digits, and no exponent between a thousandth and a million."""
+    """Three significant digits; from a million on with a suffix, below a thousandth with an exponent."""
+    for size, suffix in _LARGE:
+        if size <= abs(number) < 1000 * size:
+            return f"{_short(number / size)} {suffix}"
     if number == 0 or 1e-3 <= abs(number) < 1e6:
         digits = 2 - math.floor(math.log10(abs(number))) if number else 0
         text = f"{number:,.{max(digits, 0)}f}"

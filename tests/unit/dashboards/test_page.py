@@ -135,7 +135,7 @@ def test_the_episode_on_the_page_can_be_led_to_and_no_other() -> None:
     episode = KNOWN["episode"]
     page = render(
         [
-            reading(KNOWN["failures"], [Answer(newest, rows)], episode=["here"]),
+            reading(KNOWN["failures"], [Answer(newest, rows)]),
             reading(episode, [Answer(each, []) for each in episode.panels], episode=["here"]),
         ],
         SOURCE,

@@ -43,3 +43,8 @@ FROM (
     FROM stepwell.telemetry WHERE episode_id IN (${episode:sqlstring})
 ) AS measured
 GROUP BY 1, 2, 3 ORDER BY 1, 3
+
+-- name: spans
+SELECT started_at, extract(epoch FROM ended_at - started_at)::double precision AS took_s, name, kind, status,
+       status_message, worker_id
+FROM stepwell.spans WHERE episode_id IN (${episode:sqlstring}) ORDER BY started_at, name LIMIT 200
