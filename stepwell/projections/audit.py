@@ -21,8 +21,10 @@ from stepwell.projections.expected import Expected, expectations, staging_of
 from stepwell.projections.generations import Homes, read_homes
 from stepwell.projections.migrate import require_current
 from stepwell.projections.projector import GROUP
+from stepwell.projections.rollup_audit import wrong_sums
 from stepwell.projections.rows import PROJECTED_TOPICS, project
 from stepwell.projections.tables import KINDS, Kind, Row, Values
+from stepwell.projections.tuning import HYPERTABLES
 from stepwell.projections.writer import ROW_ERRORS, BatchWriter, set_aside, unreadable
 
 __all__ = ["Difference", "TableAudit", "audit_tables"]
@@ -100,6 +102,9 @@ def audit_tables(log: MessageLog, codec: Codec, connection: Connection, sink: st
             difference = _compare(connection, expected, cut)
             if difference is not None:
                 audit.differences.append(difference)
+        wrong = {difference.table for difference in audit.differences}
+        for found in wrong_sums(connection, homes.storage, wrong):
+            audit.differences.append(Difference(found.table, found.key, found.what, ""))
     return audit
 
 
@@ -204,7 +209,7 @@ def _compare(connection: Connection, expected: Expected, cut: set[str]) -> Diffe
         "key": _list(expected.key),
         "columns": _list(expected.columns),
     }
-    row = connection.execute(sql.SQL(_FIRST_WRONG).format(**names)).fetchone()
+    row = connection.execute(sql.SQL(_FIRST_WRONG).format(retired=_not_retired(expected.table), **names)).fetchone()
     if row is not None:
         return _describe(connection, expected, row)
     # Where the log no longer has its beginning, rows without a record are what is to be expected.
@@ -226,12 +231,28 @@ WITH candidate AS MATERIALIZED ({candidates}), right_one AS (
 )
 SELECT audit_topic, audit_partition, audit_offset, {columns}
 FROM candidate LEFT JOIN (SELECT DISTINCT {key}, true AS found FROM right_one) AS r USING ({key})
-WHERE r.found IS NULL ORDER BY audit_topic, audit_partition, audit_offset, audit_order LIMIT 1
+WHERE r.found IS NULL {retired} ORDER BY audit_topic, audit_partition, audit_offset, audit_order LIMIT 1
 """
 _FIRST_UNEXPECTED = """
 WITH candidate AS MATERIALIZED ({candidates})
 SELECT {columns} FROM {target} LEFT JOIN (SELECT DISTINCT {key}, true AS found FROM candidate) AS c USING ({key})
 WHERE c.found IS NULL {letters} ORDER BY {key} LIMIT 1
+"""
+
+
+def _not_retired(table: str) -> sql.Composed:
+    """What retention has taken away is missing rightly."""
+    kept = {each.name: each for each in HYPERTABLES}.get(table)
+    if kept is None:
+        return sql.SQL("").format()
+    return sql.SQL(_NOT_RETIRED).format(table=sql.Literal(table), time=sql.Identifier(kept.time))
+
+
+_NOT_RETIRED = """
+AND NOT EXISTS (
+    SELECT FROM stepwell.retirements x JOIN stepwell.homes h ON h.relation = x.relation AND h.schema = x.schema
+    WHERE x.relation = {table} AND candidate.{time} >= x.range_start AND candidate.{time} < x.range_end
+      AND candidate.logged_at < x.logged_before)
 """
 
 

@@ -86,9 +86,13 @@ class Rollup:
         named = ", ".join(f"{unit} AS ({part})" for unit, part in zip(UNITS, parts[:-1], strict=False))
         return sql.SQL(f"WITH told AS MATERIALIZED ({told}), {named} {parts[-1]}")
 
+    def over(self, measure: str) -> str:
+        """Expression that puts a measure of several rows together."""
+        return f"{_OVER[self.measures[measure]]}({measure})"
+
     def _insert(self, unit: str) -> str:
         keys = ", ".join((*self.dimensions, "source_partition"))
-        sums = ", ".join(f"{_OVER[how]}({name})" for name, how in self.measures.items())
+        sums = ", ".join(map(self.over, self.measures))
         added = ", ".join(f"{name} = {_ADDED[how].format(name=name)}" for name, how in self.measures.items())
         return _INSERT.format(
             table=f"{self.name}_{UNITS[unit]}", unit=unit, keys=keys, measures=", ".join(self.measures), sums=sums,

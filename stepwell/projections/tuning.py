@@ -17,6 +17,7 @@ class Hypertable:
 
     Attributes:
         name: of the table.
+        time: the column that it is split by.
         ingested: the column that says when a row was taken in, which retention goes by.
         segment_by, order_by: how the columnstore lays rows together. docs/decisions/0051-columnstore-and-retention.md
             has the measurements.
@@ -24,6 +25,7 @@ class Hypertable:
     """
 
     name: str
+    time: str
     ingested: str
     segment_by: tuple[str, ...]
     order_by: tuple[str, ...]
@@ -51,13 +53,15 @@ class Level:
 
 
 HYPERTABLES: tuple[Hypertable, ...] = (
-    Hypertable("steps", "logged_at", ("episode_id", "attempt"), ("producer_seq", "occurred_at"), "step_minutes"),
-    Hypertable("actions", "logged_at", ("episode_id", "attempt"), ("producer_seq", "occurred_at")),
-    Hypertable("telemetry_points", "logged_at", ("series_id",), ("sampled_at",), "telemetry_minutes"),
-    Hypertable("spans", "logged_at", (), ("trace_id", "started_at")),
-    Hypertable("verdict_changes", "logged_at", (), ("episode_id", "change", "at"), "outcome_minutes"),
     Hypertable(
-        "dead_letters", "recorded_at", ("source_topic", "source_partition"), ("source_offset", "logged_at")
+        "steps", "occurred_at", "logged_at", ("episode_id", "attempt"), ("producer_seq", "occurred_at"), "step_minutes",
+    ),
+    Hypertable("actions", "occurred_at", "logged_at", ("episode_id", "attempt"), ("producer_seq", "occurred_at")),
+    Hypertable("telemetry_points", "sampled_at", "logged_at", ("series_id",), ("sampled_at",), "telemetry_minutes"),
+    Hypertable("spans", "started_at", "logged_at", (), ("trace_id", "started_at")),
+    Hypertable("verdict_changes", "at", "logged_at", (), ("episode_id", "change", "at"), "outcome_minutes"),
+    Hypertable(
+        "dead_letters", "logged_at", "recorded_at", ("source_topic", "source_partition"), ("source_offset", "logged_at")
     ),
 )  # fmt: skip
 """Every hypertable."""

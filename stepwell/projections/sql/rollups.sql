@@ -101,3 +101,22 @@ WHERE episode_id = %(episode_id)s AND attempt = %(attempt)s AND occurred_at >= %
 DELETE FROM step_gaps g USING episodes e, episode_attempts a
 WHERE g.episode_id = ANY (%(episodes)s) AND e.episode_id = g.episode_id
   AND a.episode_id = g.episode_id AND a.attempt = g.attempt AND a.host IS NOT NULL
+
+-- name: wrong_change
+-- By the rule of the view episode_results; whether the last attempt has ended is nothing to a verdict that is there.
+WITH latest AS (
+    SELECT DISTINCT ON (episode_id, attempt) episode_id, attempt, revision, outcome IN ('success', 'failure') AS scored
+    FROM verdicts ORDER BY episode_id, attempt, revision DESC
+), counts AS (
+    SELECT DISTINCT ON (episode_id) episode_id, attempt, revision, 1 AS sign
+    FROM latest ORDER BY episode_id, scored DESC, CASE WHEN scored THEN attempt ELSE -attempt END
+), told AS (
+    SELECT episode_id, attempt, revision, sum(sign) AS sign FROM verdict_changes
+    GROUP BY episode_id, attempt, revision HAVING sum(sign) <> 0
+)
+SELECT episode_id, attempt, revision, coalesce(t.sign, 0), coalesce(c.sign, 0)
+FROM told t FULL JOIN counts c USING (episode_id, attempt, revision)
+WHERE t.sign IS DISTINCT FROM c.sign ORDER BY 1, 2, 3 LIMIT 1
+
+-- name: retired
+SELECT DISTINCT r.relation FROM stepwell.retirements r JOIN stepwell.homes h ON h.relation = r.relation AND h.schema = r.schema

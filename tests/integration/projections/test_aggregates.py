@@ -11,15 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.engine.ports import MessageLog, RecordBatch, TopicPartition
+from stepwell.engine.ports import MessageLog, RecordBatch
 from stepwell.events.model import LogRecord
-from stepwell.events.routing import key_of, topic_of
 from stepwell.projections.database import connect
 from stepwell.projections.generations import read_homes
-from stepwell.projections.rows import project
 from stepwell.projections.wall_buckets import ERROR
-from stepwell.projections.writer import BatchWriter, Item
 from tests.integration.projections import facts
+from tests.integration.projections.batches import cut, write
 from tests.integration.projections.sums import Query, assert_sums_are_right, kept, refresh
 
 DAY_US = 24 * 3600 * 1_000_000
@@ -251,34 +249,11 @@ def made_fact(kind: str, number: int, step: int) -> LogRecord:
     return {"request": request, "claim": claim}.get(kind, steps[step])
 
 
-def cut(records: Sequence[LogRecord], cuts: set[int]) -> Iterator[RecordBatch]:
-    """Batches of records that stand one after the other in one partition."""
-    bounds = [0, *sorted(cuts & set(range(1, len(records)))), len(records)]
-    source = TopicPartition(topic_of(records[0]), 0)
-    for start, end in itertools.pairwise(bounds):
-        encoded = [facts.CODEC.encode(record) for record in records[start:end]]
-        yield RecordBatch(
-            source, start, end, list(range(start, end)), [NOW + place for place in range(start, end)],
-            [(key_of(record) or b"") for record in records[start:end]], [value for value, _ in encoded],
-            [headers for _, headers in encoded],
-        )  # fmt: skip
-
-
 def written(url: str, batches: Iterator[RecordBatch], tables: Sequence[str]) -> list[list[tuple[Any, ...]]]:
     """What is in the tables afterwards; they are empty again."""
-    sink = f"s-{next(_sinks)}"
     with connect(url, application="test") as connection:
         homes = read_homes(connection)
-        writer = BatchWriter(connection, sink, homes)
-        for batch in batches:
-            with connection.transaction():
-                homes.enter(connection)
-                connection.execute(
-                    "INSERT INTO sink_offsets (sink, topic, partition, next_offset, read_to, log_end)"
-                    " VALUES (%s, %s, 0, 0, 0, 0) ON CONFLICT DO NOTHING", (sink, batch.source.topic),
-                )  # fmt: skip
-            items = [Item(index, rows) for index in range(len(batch)) if (rows := project(facts.CODEC, batch, index))]
-            writer.write(batch, items)
+        write(connection, batches, f"s-{next(_sinks)}")
         found = [sorted(connection.execute(f"SELECT * FROM stepwell.{name}").fetchall(), key=repr) for name in tables]
         with connection.transaction():
             homes.enter(connection)
@@ -300,8 +275,8 @@ def test_changes_do_not_depend_on_how_batches_are_cut(
 ) -> None:
     records = [made_verdict(*each) for each in told]
     names = ["verdicts", "verdict_changes", *plain_sums(database, "outcome")]
-    whole = written(database, cut(records, set()), names)
-    assert whole == written(database, cut(records, cuts), names)
+    whole = written(database, cut(records, (), NOW), names)
+    assert whole == written(database, cut(records, cuts, NOW), names)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -312,5 +287,5 @@ def test_sums_of_steps_do_not_depend_on_how_batches_are_cut(
     records = [made_fact(*each) for each in told]
     # Rows that were moved over to other dimensions leave nothing behind that counts.
     names = ["steps", "step_gaps", *(f"{name} WHERE steps <> 0" for name in plain_sums(database, "step"))]
-    whole = written(database, cut(records, set()), names)
-    assert whole == written(database, cut(records, cuts), names)
+    whole = written(database, cut(records, (), NOW), names)
+    assert whole == written(database, cut(records, cuts, NOW), names)
