@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from stepwell.adapters.dashboards.catalogue import DASHBOARDS
-from stepwell.adapters.dashboards.macros import RESOLUTIONS
+from stepwell.adapters.dashboards.macros import RESOLUTIONS, Window, expand
 from stepwell.adapters.dashboards.page import render
 from stepwell.adapters.dashboards.reading import Reading, read_dashboards
 from stepwell.adapters.logs.memory import MemoryLog
@@ -93,6 +93,20 @@ def test_every_panel_answers_in_its_shape(filled: Filled, resolution: str) -> No
         judge_shape(reading)
         empty = [answer.panel.query for answer in reading.answers if not answer.rows]
         assert empty == [], reading.dashboard.name
+
+
+def test_every_variable_offers_what_can_be_chosen(filled: Filled) -> None:
+    now = datetime.now(tz=UTC)
+    window = Window(now - timedelta(hours=24), now + timedelta(minutes=1))
+    offered = {}
+    with psycopg.connect(filled.url, autocommit=True) as connection:
+        for variable in {each.name: each for dashboard in DASHBOARDS for each in dashboard.variables}.values():
+            offered[variable.name] = [value for (value,) in connection.execute(expand(variable.sql, window, {}))]
+    assert offered["policy"] == ["reach-bc", "reach-expert"]
+    assert offered["task"] == ["metaworld/push-v3", "metaworld/reach-v3"]
+    assert set(offered["run"]) == {"nightly-0", "nightly-1", "nightly-2", "run-1"}
+    assert set(offered["host"]) >= set(fleet.HOSTS)
+    assert offered["episode"][0] == filled.failed
 
 
 def test_the_figures_are_true(filled: Filled) -> None:
