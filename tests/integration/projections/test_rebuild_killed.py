@@ -1,0 +1,85 @@
+"""A rebuild that is killed anywhere goes on where it was, and nothing is lost or doubled."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from stepwell.adapters.logs import open_log
+from stepwell.projections.audit import audit_tables
+from stepwell.projections.migrate import migrate
+from stepwell.projections.projector import Projector
+from stepwell.projections.rebuild.rebuilder import Rebuilder
+from tests.integration.projections import facts
+from tests.integration.projections.conftest import Running
+
+# Rebuilds, and kills itself as kill -9 does at the n-th time it has come past a place.
+SUICIDAL = """
+import os, signal, sys
+from stepwell.adapters.logs import open_log
+from stepwell.events.codec import Codec
+from stepwell.projections import generations, writer
+from stepwell.projections.rebuild import fill, hand_over, rebuilder
+
+place, countdown, log, url, *tables = sys.argv[1:]
+countdown = int(countdown)
+rebuilder._NEAR_RECORDS = fill._BATCH_RECORDS = 20
+module, name = {
+    "begun": (rebuilder, "begin_or_resume"), "batch": (writer.BatchWriter, "write"),
+    "in a batch": (writer.BatchWriter, "_put"), "carried": (rebuilder, "carry_before"),
+    "compared": (rebuilder, "note_compared"), "before the commit": (rebuilder, "put_in_force"),
+    "handed over": (rebuilder.Rebuilder, "_hand_over_once"), "half dropped": (hand_over, "relations_of"),
+    "dropped": (rebuilder, "drop_retired"),
+}[place]
+function = getattr(module, name)
+
+def deadly(*arguments, **options):
+    global countdown
+    result = function(*arguments, **options)
+    countdown -= 1
+    if countdown <= 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+setattr(module, name, deadly)
+rebuilder.Rebuilder(open_log(log), lambda: url, Codec(), tables=tables or None).run()
+"""
+# Place, and the how many-th time. Relations are listed twice before and once as the old schema is dropped.
+ALL = [
+    ("begun", 1), ("batch", 2), ("in a batch", 2), ("carried", 1), ("compared", 1), ("before the commit", 1),
+    ("handed over", 1), ("dropped", 1),
+]  # fmt: skip
+SOME = [("batch", 1), ("before the commit", 1), ("handed over", 1)]
+
+
+@pytest.mark.parametrize(("tables", "places"), [((), ALL), (("steps",), SOME)], ids=["all", "steps"])
+def test_killed_at_any_place_it_goes_on(
+    tables: tuple[str, ...], places: list[tuple[str, int]], new_database: Callable[[], str], tmp_path: Path
+) -> None:
+    url, log_url = new_database(), f"local:{tmp_path / 'log'}"
+    migrate(url)
+    log = open_log(log_url)
+    for number in range(3):
+        facts.publish(log, facts.episode(f"e-{number}", 20))
+    facts.publish(log, [facts.verdict("e-1"), facts.telemetry("w-1", 1), facts.dead_letter()])
+    with Running(Projector(log, url, facts.CODEC), log) as projector:
+        projector.wait_caught_up()
+        for number, (place, count) in enumerate(places):
+            command = [sys.executable, "-c", SUICIDAL, place, str(count), log_url, url, *tables]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            assert done.returncode == -signal.SIGKILL, (place, done.stderr)
+            facts.publish(log, facts.episode(f"later-{number}", 2))
+        outcome = Rebuilder(log, lambda: url, facts.CODEC).run()
+        assert outcome.ended == "done"
+        projector.wait_caught_up()
+    with psycopg.connect(url) as connection:
+        assert audit_tables(log, facts.CODEC, connection).differences == []
+        steps = connection.execute("SELECT count(*) FROM stepwell.steps").fetchone()
+        schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ '^stepwell_g'").fetchall()
+    assert steps == (60 + 2 * len(places),)
+    assert len(schemas) == 1
+    log.close()
