@@ -50,6 +50,7 @@ def test_a_step_has_the_sample_of_its_moment(
     """The window that holds it, or the nearest before; of its own episode or machine, and not too old."""
     at = facts.now_us() - 60_000_000
     second = 1_000_000
+    begun = at - 9 * second
 
     def sample(worker: str, host: str, metric: str, when: int, start: int, value: float, episode: str | None = None):  # type: ignore[no-untyped-def]
         temporality = "delta" if start != when else "none"
@@ -60,7 +61,8 @@ def test_a_step_has_the_sample_of_its_moment(
         )  # fmt: skip
 
     facts.publish(log, [
-        facts.requested("e-1"), facts.claimed("e-1", host="lab-3"), facts.step("e-1", 0, occurred_at=at),
+        facts.requested("e-1", occurred_at=begun), facts.claimed("e-1", host="lab-3", occurred_at=begun),
+        facts.step("e-1", 0, occurred_at=at),
         sample("w", "lab-3", "window", at - second, at - 2 * second, 1.0, "e-1"),
         sample("w", "lab-3", "window", at + second, at - second, 2.0, "e-1"),  # holds the step
         sample("w", "lab-3", "window", at + 2 * second, at + second, 3.0, "e-1"),
