@@ -12,7 +12,7 @@ from stepwell.cli.tables import console, plain_table
 from stepwell.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from stepwell.projections.roles import Limits, RolesState
+    from stepwell.projections.roles import Limits, Overdue, RolesState
 
 __all__ = ["register"]
 
@@ -88,11 +88,7 @@ def roles(
             database_roles.drop_filter(url, unfilter)
             print(f"{unfilter} has no row filter any more.")
         elif cancel_overdue:
-            ended = database_roles.cancel_overdue(url, limits)
-            for each in ended:
-                print(f"{each.done} {each.user} (process {each.pid}) after {each.after_s:.0f} s")
-            if not ended:
-                print("No reader is over its limits.")
+            _tell_ended(database_roles.cancel_overdue(url, limits))
         else:
             _show(database_roles.look(url, limits), limits, as_json=as_json)
 
@@ -101,6 +97,13 @@ def _check_one(actions: Mapping[str, object]) -> None:
     given = [name for name, value in actions.items() if value]
     if len(given) > 1:
         raise ConfigurationError(f"{' and '.join(given)} do not go together: one of {', '.join(actions)}")
+
+
+def _tell_ended(ended: "list[Overdue]") -> None:
+    for each in ended:
+        print(f"{each.done} {each.user} (process {each.pid}) after {each.after_s:.0f} s")
+    if not ended:
+        print("No reader is over its limits.")
 
 
 def _show(state: "RolesState", limits: "Limits", *, as_json: bool) -> None:
