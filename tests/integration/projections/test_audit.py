@@ -52,6 +52,7 @@ def projected(log: MessageLog, drain: Callable[..., None]) -> None:
         facts.verdict("e-1", total_reward=math.nan), facts.verdict("e-1", revision=2, total_reward=-0.0),
         facts.pattern("t-1"), facts.retrain("t-1"), facts.withdrawn("t-1"), facts.answered("t-1", "done"),
         facts.telemetry("w-1", 1), facts.spans("w-1", 2), facts.dead_letter(), facts.acknowledged("t-1"), facts.muted("p"),
+        facts.worker("w-1", last_error="away", last_error_at=facts.now_us()), facts.worker("w-1"), facts.worker("w-2"),
         facts.unmuted("p"), facts.activated(), facts.expected("e-1"),
     ])  # fmt: skip
     drain()
@@ -90,6 +91,11 @@ DAMAGES = {
     "changed telemetry": (
         "UPDATE stepwell.telemetry_points SET value = 1 WHERE value = 3", "telemetry_points", "value is 1.0",
     ),
+    "a changed worker": (
+        "UPDATE stepwell.worker_status SET state = 'failed' WHERE worker_id = 'w-1'", "worker_status",
+        "state is 'failed'",
+    ),
+    "a lost partition of a worker": ("DELETE FROM stepwell.worker_partitions", "worker_partitions", "missing"),
     "a changed dead letter": ("UPDATE stepwell.dead_letters SET detail = 'x'", "dead_letters", "detail is 'x'"),
     "a dead letter for another reason": ("UPDATE stepwell.dead_letters SET reason = 'x'", "dead_letters", "missing"),
     "a closing of another kind": (
