@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.events.model import LogRecord, StepDone, Tensor
+from stepwell.events.model import LogRecord, StepDone, TelemetrySampled, Tensor
 from stepwell.events.plain import as_json, as_plain, as_text, time_text
 from tests.unit.events.records import CLASSES, LONG_MAX, LONG_MIN, records, sample
 
@@ -68,3 +68,9 @@ def test_times_that_no_calendar_has_are_told_as_numbers(at: int, text: str) -> N
 
 def test_plain_data_with_any_number_in_it_is_strict_json() -> None:
     assert as_text({"a": [1, float("inf")], "b": {"c": float("nan")}}) == '{"a":[1,"Infinity"],"b":{"c":"NaN"}}'
+
+
+def test_columns_of_times_are_told_as_times() -> None:
+    told = as_plain(sample(TelemetrySampled))
+    assert told["point_at"] == [time_text(108)]
+    assert told["point_value"] == [111.25]
