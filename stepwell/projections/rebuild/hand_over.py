@@ -24,6 +24,9 @@ __all__ = ["drop_retired", "put_in_force", "relations_of", "storage_of"]
 def put_in_force(connection: Connection, state: RebuildState) -> None:
     """Let the views show the new tables; within a transaction, under the exclusive lock, both as far as each other."""
     old = read_homes(connection).schemas[0]
+    connection.execute(queries.load("rebuild")["brief_limits"])
+    connection.execute(queries.load("rebuild")["lock_views"])
+    connection.execute(queries.load("rebuild")["low_limits"])
     names = {"generation": state.generation}
     if state.scope.relations is None:
         _carry_reports(connection, old, state.generation)

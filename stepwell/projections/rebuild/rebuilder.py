@@ -74,6 +74,7 @@ _CLOSE_RECORDS = 200
 """So little is left to be written while writers are held off, at the rates of which we know."""
 _APPROACH_S = 20.0
 _RETRY_MIN_S, _RETRY_MAX_S = 0.2, 5.0
+_IN_THE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.QueryCanceled)
 _OVERTAKEN_MAX = 2
 """After so many tries in which writers came before our look, they are held off while tables are compared. Only where
 one backend serves all clients does a lock not outlast its transaction; there a transaction holds all others off anyway.
@@ -419,7 +420,7 @@ class Rebuilder:
         pause, deadline, said = _RETRY_MIN_S, time.monotonic() + self._patience_s, False
         while True:
             self._approach(both, pulse)
-            with contextlib.suppress(psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+            with contextlib.suppress(*_IN_THE_WAY):
                 done = act()
                 if done is not None:
                     return done

@@ -6,6 +6,7 @@ that it does, because a server that serves all its clients from one backend give
 
 import os
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -37,6 +38,8 @@ __all__ = [
 
 _SILENT_AFTER_S = 10.0
 """A runner that has not been heard of for so long is gone."""
+_LETTING_GO_S = 2.0
+"""A server takes a moment to see that a connection is gone, and its locks with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +101,30 @@ def hold(connection: Connection) -> None:
     Raises:
         RebuildError: somebody else does.
     """
+    deadline = time.monotonic() + _LETTING_GO_S
+    while (found := _other_runner(connection)) is not None:
+        if time.monotonic() > deadline:
+            raise RebuildError(
+                f"A rebuild is running already ({found}). See it with: stepwell db rebuild --status; end it with: "
+                "stepwell db rebuild --cancel"
+            )
+        time.sleep(0.1)
+
+
+def _other_runner(connection: Connection) -> str | None:
+    """Who has what `hold` wants; None: we have it now."""
     sql = queries.load("rebuild")
     row = connection.execute(sql["try_runner_lock"]).fetchone()
     assert row is not None
     held, pid = row
     found = connection.execute(sql["unfinished"]).fetchone()
-    if held:
-        shared_backend = found is not None and found[9] == pid
-        if not shared_backend or found is None or found[10] >= _SILENT_AFTER_S or found[8] == _runner():
-            return
-        connection.execute(sql["runner_unlock"])
-    who = "another process" if found is None else found[8]
-    raise RebuildError(
-        f"A rebuild is running already ({who}). See it with: stepwell db rebuild --status; end it with: stepwell db "
-        "rebuild --cancel"
-    )
+    if not held:
+        return "another process" if found is None else str(found[8])
+    shared_backend = found is not None and found[9] == pid
+    if not shared_backend or found is None or found[10] >= _SILENT_AFTER_S or found[8] == _runner():
+        return None
+    connection.execute(sql["runner_unlock"])
+    return str(found[8])
 
 
 def begin_or_resume(

@@ -70,6 +70,24 @@ WHERE n.nspname = %(schema)s AND c.relkind IN ('r', 'p', 'v') ORDER BY c.relkind
 -- name: low_limits
 SELECT set_config('lock_timeout', '900ms', true), set_config('statement_timeout', '0', true)
 
+-- name: brief_limits
+SELECT set_config('lock_timeout', '100ms', true), set_config('statement_timeout', '700ms', true)
+
+-- name: lock_views
+-- All views before anything is changed. A reader that waits for one looks for deadlocks after a second: until then we have
+-- either all of them, and wait for nothing that a reader holds, or have let go. (LOCK TABLE would lock every chunk, too;
+-- this changes nothing, and locks the view alone.)
+DO $$
+DECLARE
+    name text;
+BEGIN
+    FOR name IN SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                WHERE n.nspname = 'stepwell' AND c.relkind = 'v' ORDER BY c.oid LOOP
+        EXECUTE 'ALTER VIEW ' || name || ' RESET (check_option)';
+    END LOOP;
+END
+$$
+
 -- name: lock_writers_out
 -- For longer than a transaction: until unlock, or the end of the connection.
 SELECT pg_advisory_lock(5783366172)

@@ -3,15 +3,17 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import Any, Self
 
 import psycopg
 import pytest
 
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.engine.ports import MessageLog
+from stepwell.projections.audit import audit_tables
 from stepwell.projections.migrate import migrate
 from stepwell.projections.projector import Projector
+from stepwell.projections.rebuild.rebuilder import Outcome, Rebuilder
 from stepwell.projections.rows import PROJECTED_TOPICS
 from tests.integration.projections.facts import CODEC
 
@@ -129,3 +131,20 @@ def drain(running: Callable[..., Running]) -> Callable[..., None]:
             projector.wait_caught_up()
 
     return run
+
+
+@pytest.fixture
+def rebuild(log: MessageLog, database: str) -> Callable[..., Outcome]:
+    def run(*tables: str, **options: Any) -> Outcome:
+        return Rebuilder(log, lambda: database, CODEC, tables=tables or None, **options).run()
+
+    return run
+
+
+@pytest.fixture
+def no_difference(log: MessageLog, database: str) -> Callable[[], None]:
+    def check() -> None:
+        with psycopg.connect(database) as connection:
+            assert audit_tables(log, CODEC, connection).differences == []
+
+    return check

@@ -1,0 +1,185 @@
+"""What hangs on sessions and locks, and what is refused. On PostgreSQL; the WebAssembly build has no sessions."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from stepwell.engine.ports import MessageLog
+from stepwell.exceptions import ConfigurationError, RebuildError
+from stepwell.projections.migrate import migrate
+from stepwell.projections.rebuild.cancel import cancel, drop_old
+from stepwell.projections.rebuild.rebuilder import Outcome
+from stepwell.projections.rebuild.state import read_status
+from tests.integration.projections import facts
+from tests.integration.projections.conftest import Running
+from tests.integration.projections.rebuilds import HOME, Query, caught_up, some_of_everything
+
+
+@pytest.fixture(scope="module")
+def migrated_url(postgres_url: str) -> str:
+    migrate(postgres_url)
+    return postgres_url
+
+
+@pytest.fixture
+def filled(log: MessageLog, drain: Callable[..., None]) -> None:
+    some_of_everything(log)
+    drain()
+
+
+@pytest.fixture
+def reader(database: str) -> Iterator[psycopg.Connection]:
+    """A transaction that has looked at a view and does not end."""
+    with psycopg.connect(database, application_name="a dashboard") as connection:
+        connection.execute("SELECT count(*) FROM stepwell.steps")
+        yield connection
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_difference_is_named_and_nothing_is_handed_over(
+    query: Query, rebuild: Callable[..., Outcome], no_difference: Callable[[], None]
+) -> None:
+    before = query(HOME, "steps")
+    query("UPDATE stepwell.steps SET reward = 7 WHERE episode_id = 'e-1' AND step = 2")
+    query("DELETE FROM stepwell.actions WHERE episode_id = 'e-2'")
+    outcome = rebuild()
+    told = [str(each) for each in outcome.differing]
+    assert outcome.ended == "differs"
+    assert told[0].startswith("table actions: 4 rows differ (old 8, new 12); the first: (episode_id='e-2', attempt=1, ")
+    assert told[0].endswith("stands in the new table only")
+    assert told[1].startswith("table steps: 1 rows differ (old 12, new 12); the first: (episode_id='e-1'")
+    assert told[1].endswith("reward is 7.0 in the old table, 1.5 in the new one")
+    assert query(HOME, "steps") == before
+    again = rebuild(accept_differences=True)
+    assert (again.ended, again.generation, len(again.differing)) == ("done", outcome.generation, 2)
+    no_difference()
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_long_transaction_is_waited_for_and_holds_nobody_else_up(
+    query: Query, database: str, reader: psycopg.Connection, rebuild: Callable[..., Outcome],
+    log: MessageLog, running: Callable[..., Running],
+) -> None:  # fmt: skip
+    said: list[str] = []
+    with pytest.raises(RebuildError, match=r"somebody has stood in the way: process \d+ \(a dashboard\)"):
+        rebuild(patience_s=1.0, say=said.append)
+    assert any("Waiting for others: process" in words for words in said)
+    done: list[Outcome] = []
+    thread = threading.Thread(target=lambda: done.append(rebuild(say=said.append)))
+    with running() as projector:
+        thread.start()
+        for number in range(5):
+            facts.publish(log, facts.episode(f"meanwhile-{number}", 2))
+            started = time.monotonic()
+            projector.wait(lambda: caught_up(log, query))
+            assert query("SELECT count(*) FROM stepwell.episodes") == [(4 + number,)]
+            assert time.monotonic() - started < 10
+        assert not done
+        assert reader.execute("SELECT count(*) FROM stepwell.verdicts").fetchone() == (2,)
+        reader.rollback()
+        thread.join(60)
+    assert [outcome.ended for outcome in done] == ["done"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_two_at_once_are_refused_and_one_can_be_cancelled(
+    query: Query, database: str, reader: psycopg.Connection, rebuild: Callable[..., Outcome]
+) -> None:
+    before = query(HOME, "steps")
+    done: list[Outcome] = []
+    thread = threading.Thread(target=lambda: done.append(rebuild()))
+    thread.start()
+    wait(lambda: query("SELECT count(*) FROM stepwell.rebuilds WHERE step = 'handing over'") == [(1,)])
+    with pytest.raises(RebuildError, match="A rebuild is running already"):
+        rebuild()
+    with pytest.raises(RebuildError, match="A rebuild is running already"):
+        drop_old(lambda: database)
+    name = cancel(lambda: database)
+    thread.join(60)
+    assert [(outcome.ended, outcome.generation) for outcome in done] == [("cancelled", name)]
+    assert query("SELECT count(*) FROM pg_namespace WHERE nspname = %s", name) == [(0,)]
+    assert query(HOME, "steps") == before
+    with pytest.raises(RebuildError, match="no unfinished rebuild"):
+        cancel(lambda: database)
+
+
+@pytest.mark.usefixtures("filled")
+def test_what_was_stopped_goes_on_or_is_cancelled(query: Query, database: str, rebuild: Callable[..., Outcome]) -> None:
+    stop = threading.Event()
+    stop.set()
+    stopped = rebuild("verdicts", stop=stop)
+    assert stopped.ended == "stopped"
+    with pytest.raises(ConfigurationError, match="is of other tables"):
+        rebuild("steps")
+    assert cancel(lambda: database) == stopped.generation
+    stopped = rebuild("verdicts", stop=stop)
+    with psycopg.connect(database, autocommit=True) as connection:
+        status = read_status(connection)
+    assert status is not None
+    assert (status.tables, status.ended_at, status.generation) == (("verdicts",), None, stopped.generation)
+    outcome = rebuild()
+    assert (outcome.ended, outcome.generation) == ("done", stopped.generation)
+    assert {each.table for each in outcome.comparisons} >= {"verdicts", "verdict_changes", "outcome_days"}
+    assert "steps" not in {each.table for each in outcome.comparisons}
+
+
+@pytest.mark.usefixtures("filled")
+def test_old_tables_are_kept_where_asked_and_dropped_later(
+    query: Query, database: str, rebuild: Callable[..., Outcome]
+) -> None:
+    ((old,),) = query(HOME, "steps")
+    assert rebuild(keep_old=True).dropped == ()
+    assert query(f"SELECT count(*) FROM {old}.steps") == [(12,)]
+    query(f"CREATE VIEW public.mine AS SELECT episode_id FROM {old}.steps")
+    with pytest.raises(RebuildError, match=r"view mine depends on table .*steps.*--drop-old"):
+        drop_old(lambda: database)
+    query("DROP VIEW public.mine")
+    assert drop_old(lambda: database) == [old]
+    assert drop_old(lambda: database) == []
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_view_of_somebody_else_s_on_ours_follows(query: Query, rebuild: Callable[..., Outcome]) -> None:
+    query("CREATE VIEW public.mine AS SELECT count(*) FROM stepwell.steps")
+    assert rebuild().ended == "done"
+    assert query("SELECT * FROM public.mine") == [(12,)]
+    assert rebuild("steps").ended == "done"
+    assert query("SELECT * FROM public.mine") == [(12,)]
+    query("DROP VIEW public.mine")
+
+
+@pytest.mark.usefixtures("filled")
+def test_another_version_s_unfinished_rebuild_is_not_gone_on_with(
+    query: Query, database: str, rebuild: Callable[..., Outcome]
+) -> None:
+    stop = threading.Event()
+    stop.set()
+    name = rebuild(stop=stop).generation
+    query("UPDATE stepwell.generations SET made_by = '0.0.1' WHERE name = %s", name)
+    with pytest.raises(RebuildError, match=r"was begun by Stepwell 0\.0\.1"):
+        rebuild()
+    assert cancel(lambda: database) == name
+
+
+def test_what_makes_no_sense_is_refused(rebuild: Callable[..., Outcome]) -> None:
+    with pytest.raises(ConfigurationError, match="There is no archive to make the tables from"):
+        rebuild(made_from="archive")
+    with pytest.raises(ConfigurationError, match=r"No table of this name can be made again: step\. Those there"):
+        rebuild("step")
+    with pytest.raises(ConfigurationError, match="sink_offsets"):
+        rebuild("sink_offsets")
+
+
+def test_an_empty_database_is_rebuilt_too(query: Query, rebuild: Callable[..., Outcome]) -> None:
+    assert rebuild().ended == "done"
+    assert query("SELECT count(*) FROM stepwell.steps") == [(0,)]
+
+
+def wait(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < deadline, "not within 60 s"
+        time.sleep(0.05)
