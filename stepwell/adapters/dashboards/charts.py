@@ -169,7 +169,8 @@ def _y(panel: Panel, largest: float) -> dict[str, Any]:
     if panel.maximum is not None:
         scale = {"domain": [0, panel.maximum], "clamp": True}
     form = ".0%" if panel.unit == "ratio" else "~s" if largest >= 1000 else ".3~r"
-    ticks = {"tickMinStep": 1} if panel.unit == "count" else {}
+    # Half an episode is no mark on an axis.
+    ticks = {"tickMinStep": 1, "tickCount": max(1, min(5, math.floor(largest)))} if panel.unit == "count" else {}
     return {"field": "v", "type": "quantitative", "scale": scale, "axis": {"title": None, "format": form, **ticks}}
 
 

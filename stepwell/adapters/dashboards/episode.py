@@ -22,14 +22,17 @@ EPISODE_DASHBOARD = Dashboard(
             ),
         ),
         Panel(
-            query="asked", title="What was asked for", kind="table", width=24, height=5,
+            query="asked", title="What was asked for", kind="table", width=9, height=10,
             about="The cell of the matrix it belongs to, and what the verdict says.",
+            columns=(Column("what", "what"), Column("value", "value")),
+        ),
+        Panel(
+            query="measured", title="Measured meanwhile", kind="table", width=15, height=10,
+            about="Telemetry that names this episode.",
             columns=(
-                Column("run_id", "run", "id"), Column("task", "task"), Column("policy", "policy"),
-                Column("policy_version", "version"), Column("checkpoint", "checkpoint", "id"), Column("scene", "scene"),
-                Column("perturbation", "perturbation"), Column("seed", "seed", "id"),
-                Column("requested_at", "asked for", "moment"), Column("ended_at", "ended", "moment"),
-                Column("message", "message"),
+                Column("metric", "metric"), Column("unit", "unit"), Column("worker_id", "worker"),
+                Column("points", "values", "count"), Column("mean", "mean", "number"), Column("min", "least", "number"),
+                Column("max", "most", "number"),
             ),
         ),
         Panel(
@@ -56,21 +59,12 @@ EPISODE_DASHBOARD = Dashboard(
             ),
         ),
         Panel(
-            query="labels", title="Found by step rules", kind="table", width=8,
+            query="labels", title="Found by step rules", kind="table", width=9,
             about="Labels in the verdict and the step at which each was first found.",
             columns=(Column("attempt", "attempt", "count"), Column("label", "label"), Column("step", "step", "count")),
         ),
         Panel(
-            query="measured", title="Measured meanwhile", kind="table", width=16,
-            about="Telemetry that names this episode.",
-            columns=(
-                Column("metric", "metric"), Column("unit", "unit"), Column("worker_id", "worker"),
-                Column("points", "values", "count"), Column("mean", "mean", "number"), Column("min", "least", "number"),
-                Column("max", "most", "number"),
-            ),
-        ),
-        Panel(
-            query="spans", title="Spans", kind="table", width=24, height=6,
+            query="spans", title="Spans", kind="table", width=15,
             about="Operations that name this episode, as OpenTelemetry's SDKs sent them.",
             columns=(
                 Column("started_at", "began", "moment"), Column("took_s", "took", "s"), Column("name", "name"),

@@ -21,7 +21,7 @@ __all__ = ["render"]
 
 _WIDTH_PX = 1280
 _NUMBERS: frozenset[Unit] = frozenset({"count", "number", "ratio", "s", "/s", "By", "By/s", "Cel", "W", "N.m", "A"})
-_LONG = frozenset({"message", "status_message", "detail", "last_error", "waits_for", "retry_reason"})
+_LONG = frozenset({"message", "status_message", "detail", "last_error", "waits_for", "retry_reason", "value"})
 """Columns whose text may fill several lines."""
 # Control characters, and those that turn the direction of writing, have no business in text from outside.
 _UNSEEN = {code: "\N{REPLACEMENT CHARACTER}" for code in [*range(32), 127, *range(0x80, 0xA0), *range(0x202A, 0x202F),

@@ -130,3 +130,11 @@ def test_intervals_stand_in_the_order_of_the_rows() -> None:
 def test_names_from_outside_are_text() -> None:
     svg = time_chart(LINES, [(at(0), "<script>alert(1)</script>", 1.0)], WINDOW, 500).svg
     assert "<script" not in svg
+
+
+@pytest.mark.parametrize("count", [1.0, 2.0, 3.0])
+def test_an_axis_of_few_counts_has_whole_marks(count: float) -> None:
+    svg = time_chart(BARS, [(at(60), "a", count)], WINDOW, 500).svg
+    marks = [float(text) for text in re.findall(r"<text[^>]*>([\d.]+)</text>", svg)]
+    assert count in marks
+    assert all(mark == round(mark) for mark in marks)

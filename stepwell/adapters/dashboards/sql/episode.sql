@@ -5,9 +5,14 @@ SELECT coalesce(outcome, state) AS outcome, attempt, failure_type, fault, n_step
 FROM stepwell.episode_results WHERE episode_id IN (${episode:sqlstring})
 
 -- name: asked
-SELECT run_id, task, policy, policy_version, checkpoint, scene, perturbation, seed, requested_at, ended_at,
-       message
-FROM stepwell.episode_results WHERE episode_id IN (${episode:sqlstring})
+SELECT fact.name AS what, fact.value
+FROM stepwell.episode_results r,
+     LATERAL (VALUES (1, 'run', run_id), (2, 'task', task), (3, 'policy', policy || ' ' || policy_version),
+                     (4, 'checkpoint', checkpoint), (5, 'scene', scene), (6, 'perturbation', perturbation),
+                     (7, 'seed', seed::text), (8, 'asked for (UTC)', to_char(requested_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')),
+                     (9, 'ended (UTC)', to_char(ended_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')),
+                     (10, 'message', message)) AS fact (place, name, value)
+WHERE r.episode_id IN (${episode:sqlstring}) AND fact.value <> '' ORDER BY fact.place
 
 -- name: attempts
 SELECT attempt, phase, outcome, host, claimed_at, next_step, last_event_at, revision, sealed, retry_reason
