@@ -67,7 +67,7 @@ class Process:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPWELL_")}
         self.process = subprocess.Popen(
             [sys.executable, *command],
-            env=clean | {"STEPWELL_HOME": str(home), "STEPWELL_LOG_FORMAT": "json"} | environment,
+            env=clean | {"STEPWELL_HOME": str(home), "STEPWELL_LOG_FORMAT": "json", **environment},
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

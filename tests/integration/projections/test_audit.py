@@ -51,9 +51,9 @@ def projected(log: MessageLog, drain: Callable[..., None]) -> None:
         facts.step("e-1", 5, metrics=()), facts.snapshot("e-1"),
         facts.verdict("e-1", total_reward=math.nan), facts.verdict("e-1", revision=2, total_reward=-0.0),
         facts.pattern("t-1"), facts.retrain("t-1"), facts.withdrawn("t-1"), facts.answered("t-1", "done"),
-        facts.telemetry("w-1", 1), facts.spans("w-1", 2), facts.dead_letter(), facts.acknowledged("t-1"), facts.muted("p"),
+        facts.telemetry("w-1", 1), facts.spans("w-1", 2), facts.dead_letter(), facts.acknowledged("t-1"),
         facts.worker("w-1", last_error="away", last_error_at=facts.now_us()), facts.worker("w-1"), facts.worker("w-2"),
-        facts.unmuted("p"), facts.activated(), facts.expected("e-1"),
+        facts.muted("p"), facts.unmuted("p"), facts.activated(), facts.expected("e-1"),
     ])  # fmt: skip
     drain()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from stepwell.adapters.logs.memory import MemoryLog
@@ -69,13 +70,8 @@ def test_the_last_words_of_each_worker(log: MemoryLog) -> None:
     """Among samples, and among what nobody can read."""
     report = sample(WorkerReported)
     for worker, seq in (("b", 0), ("a", 0), ("b", 1)):
-        fields = {"worker_id": worker, "report_seq": seq}
-        send(log, outgoing(CODEC, WorkerReported(**{**_fields(report), **fields})))
+        send(log, outgoing(CODEC, msgspec.structs.replace(report, worker_id=worker, report_seq=seq)))
     send(log, outgoing(CODEC, sample(TelemetrySampled)))
     send(log, OutgoingRecord(TELEMETRY, b"b", b"garbage", (("ce_type", b"worker::reported"),)))
     found = survey_log(log, CODEC, GROUPS).reports
     assert [(each.worker_id, each.report_seq) for each in found] == [("a", 0), ("b", 1)]
-
-
-def _fields(report: WorkerReported) -> dict[str, object]:
-    return {name: getattr(report, name) for name in report.__struct_fields__}
