@@ -36,6 +36,8 @@ POLL_TIMEOUT_S = 0.05
 """Bounds the latency of a live partition: a poll gives what has come after this at the latest."""
 
 TICK_INTERVAL_US = 1_000_000
+COMMIT_INTERVAL_US = 1_000_000
+"""What brought nothing to write is committed after so long at the latest, and at once where nothing follows it."""
 BACK_OFF_FIRST_S = 0.2
 BACK_OFF_MAX_S = 5.0
 STALE_MEMBERSHIPS_MAX = 5
@@ -78,8 +80,13 @@ class Processor(ABC):
     def process(self, batch: RecordBatch, now_us: int) -> list[OutgoingRecord]:
         """Take in the batch that follows ``position``; what has to be written with it.
 
-        An empty batch means that only transaction markers lie between ``position`` and its end.
+        An empty batch means that only transaction markers lie between ``position`` and its end. Where nothing is to be
+        written, several batches may be committed together.
         """
+
+    def committing(self) -> list[OutgoingRecord]:
+        """What has to be written beside every commit of the position where it stands now."""
+        return []
 
     def tick(self, now_us: int) -> list[OutgoingRecord]:
         """What has to be written because time has passed. Called about once a second while caught up."""
@@ -163,6 +170,10 @@ class ExactlyOnceLoop:
         self._owned: set[TopicPartition] = set()
         self._processors: dict[TopicPartition, Processor] = {}
         self._ticked_at: dict[TopicPartition, int] = {}
+        # What was processed and brought nothing to write, not committed yet; since when; and how many records of each.
+        self._pending: dict[TopicPartition, int] = {}
+        self._pending_since = 0
+        self._taken: dict[TopicPartition, int] = {}
         self._stale_memberships = 0
         self._away_for_s = 0.0
         self._doubt_wait_s = 0.0
@@ -264,6 +275,8 @@ class ExactlyOnceLoop:
             self._owned.discard(source)
             self._processors.pop(source, None)
             self._ticked_at.pop(source, None)
+            self._pending.pop(source, None)  # the next owner processes it again
+            self._taken.pop(source, None)
 
     def _step(self) -> int:
         self._vitals.doing("joining its group")
@@ -278,7 +291,6 @@ class ExactlyOnceLoop:
         now = self._clock.now_us()
         outgoing: list[OutgoingRecord] = []
         positions: dict[TopicPartition, int] = {}
-        taken: dict[TopicPartition, int] = {}
         handed_out = sum(len(batch) for batch in batches)
         # A poll that gave less than was asked for has drained every partition; one that was full, those it left out.
         drained = set(self._processors)
@@ -293,7 +305,8 @@ class ExactlyOnceLoop:
             )
             outgoing += processor.process(batch, now)
             positions[batch.source] = batch.end
-            taken[batch.source] = len(batch)
+            self._taken[batch.source] = self._taken.get(batch.source, 0) + len(batch)
+            self.records += len(batch)
         for source, processor in self._processors.items():
             if source not in drained:
                 processor.caught_up_since = None
@@ -311,13 +324,13 @@ class ExactlyOnceLoop:
             if ticked:
                 outgoing += ticked
                 positions.setdefault(source, processor.position)
-        if positions:
-            self._vitals.doing("committing to the log")
-            if self._commit(consumer, producer, outgoing, positions):
-                for source, count in taken.items():
-                    self._vitals.took(source, count)
+        if not self._pending:
+            self._pending_since = now
+        self._pending |= positions
+        late = now - self._pending_since >= COMMIT_INTERVAL_US
+        if self._pending and (outgoing or late or not handed_out):
+            self._commit(consumer, producer, outgoing)
         self._sizer.saw(handed_out)
-        self.records += sum(taken.values())
         return handed_out
 
     def _restore_one(self, consumer: Consumer, source: TopicPartition) -> None:
@@ -339,14 +352,18 @@ class ExactlyOnceLoop:
         consumer: Consumer,
         producer: TransactionalProducer,
         outgoing: list[OutgoingRecord],
-        positions: dict[TopicPartition, int],
-    ) -> bool:
-        """Whether it is done; else everything is dropped, to be restored."""
+    ) -> None:
+        """Commit what is to be written, and the positions that are pending; else drop everything, to be restored."""
+        self._vitals.doing("committing to the log")
+        outgoing = [
+            *outgoing,
+            *(record for source in self._pending for record in self._processors[source].committing()),
+        ]
         producer.begin()
         producer.send(outgoing)
         try:
             # Positions that have not moved as well: they are what the group checks our membership by.
-            producer.send_offsets(positions, consumer.membership())
+            producer.send_offsets(self._pending, consumer.membership())
         except FencedError as error:
             self._stale_memberships += 1
             if self._stale_memberships >= STALE_MEMBERSHIPS_MAX:
@@ -354,10 +371,14 @@ class ExactlyOnceLoop:
             self._vitals.erred(f"the group moved on: {error}")
             self._report.warning("the group moved on, restoring", worker_id=self._worker_id, reason=str(error))
             self._abandon(renew_producer=False)
-            return False
+            return
         producer.commit()
         self._stale_memberships = 0
         self.transactions += 1
+        for source, count in self._taken.items():
+            self._vitals.took(source, count)
+        self._pending.clear()
+        self._taken.clear()
         self._vitals.wrote(outgoing)
         letters = [record for record in outgoing if record.topic == DEAD_LETTERS]
         if letters:
@@ -367,7 +388,6 @@ class ExactlyOnceLoop:
                 count=len(letters),
                 look="stepwell dead-letters list",
             )
-        return True
 
     def _abandon(self, *, renew_producer: bool) -> None:
         """Drop everything that may be ahead of what is committed; the next step restores it.
@@ -375,6 +395,8 @@ class ExactlyOnceLoop:
         A renewed producer takes the transactional id over, which settles a commit whose outcome is unknown.
         """
         self._processors.clear()
+        self._pending.clear()
+        self._taken.clear()
         if self._producer is None:
             return
         if renew_producer:
@@ -388,15 +410,14 @@ class ExactlyOnceLoop:
             return
         now = self._clock.now_us()
         outgoing: list[OutgoingRecord] = []
-        positions: dict[TopicPartition, int] = {}
         for source, processor in self._processors.items():
             last = processor.finish(now)
             if last:
                 outgoing += last
-                positions[source] = processor.position
-        if not positions:
+                self._pending[source] = processor.position
+        if not self._pending:
             return
         try:
-            self._commit(self._consumer, self._producer, outgoing, positions)
+            self._commit(self._consumer, self._producer, outgoing)
         except LogError as error:
             self._report.warning("stopped without a last snapshot", worker_id=self._worker_id, reason=str(error))

@@ -96,8 +96,11 @@ class EpisodePartition(Processor):
         for cover in self.covers.overdue(batch.end, now_us):
             out += self._snapshot(cover, now_us)
         self.position = batch.end
-        out.append(self._position_saved())
         return out
+
+    def committing(self) -> list[OutgoingRecord]:
+        """The position and from where to fold again: what the next owner finds committed, it finds saved as well."""
+        return [self._position_saved()]
 
     def tick(self, now_us: int) -> list[OutgoingRecord]:
         """Snapshots that are due, and facts that follow from silence. Called while caught up."""
@@ -110,14 +113,11 @@ class EpisodePartition(Processor):
             out += self._verdict(cover.attempt)
             facts = due_facts(cover, self._timeouts, caught_up_since, now_us, self._worker_id)
             out += [outgoing(self._codec, fact, self._partition) for fact in facts]
-        if out:
-            out.append(self._position_saved())
         return out
 
     def finish(self, now_us: int) -> list[OutgoingRecord]:
         """Snapshots of everything uncovered, so that the next owner has nothing to fold again."""
-        out = [record for cover in self.covers.uncovered() for record in self._snapshot(cover, now_us)]
-        return [*out, self._position_saved()] if out else []
+        return [record for cover in self.covers.uncovered() for record in self._snapshot(cover, now_us)]
 
     # --- folding ------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from stepwell.adapters.workers.markers import MemoryMarkers
 from stepwell.engine import reading
 from stepwell.engine.findings import Finding
 from stepwell.engine.letters import letter_of
-from stepwell.engine.loop import ExactlyOnceLoop, Processor
+from stepwell.engine.loop import COMMIT_INTERVAL_US, ExactlyOnceLoop, Processor
 from stepwell.engine.ports import OutgoingRecord, RecordBatch, TopicPartition
 from stepwell.engine.reading import read_range
 from stepwell.engine.restore import GROUP, TOPICS, EngineRestore
@@ -76,6 +76,91 @@ def test_markers_behind_the_last_record_are_passed_and_committed() -> None:
     log.close()
 
 
+class Stopped:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.us = 1_000_000_000_000_000
+
+    def now_us(self) -> int:
+        return self.us
+
+    def wait(self, seconds: float) -> None:
+        self.us += round(seconds * 1e6)
+
+
+def stopped_engine(log: Any, clock: Stopped) -> ExactlyOnceLoop:
+    """Settled, with no time passing while it works."""
+    made = EngineRestore(log, codec=CODEC, markers=MemoryMarkers(), timeouts=Timeouts(), worker_id="e", report=Notes())
+    loop = ExactlyOnceLoop(
+        log, group=GROUP, worker_id="e", topics=TOPICS, restore=made, clock=clock, report=Notes(), poll_timeout_s=0.005,
+    )  # fmt: skip
+    while len(loop.processors) < 4:
+        loop.step()
+    return loop
+
+
+def committed(loop: ExactlyOnceLoop) -> int:
+    consumer: Any = loop._consumer
+    return sum(position or 0 for position in consumer.committed(list(loop.processors)).values())
+
+
+def test_what_brings_nothing_to_write_is_committed_together() -> None:
+    """A step at a time: each is processed at once; one transaction a second carries the positions."""
+    log, clock = MemoryLog(), Stopped()
+    loop = stopped_engine(log, clock)
+    facts = Facts("ep-1")
+    send(log, *facts.begun())
+    loop.step()
+    loop.step()  # finds nothing more
+    assert committed(loop) == loop.records == len(facts.begun())
+    before = loop.transactions
+    for step in range(1, 9):
+        send(log, *facts.step(step))
+        loop.step()
+    assert loop.records == len(facts.begun()) + 16, "processed at once"
+    assert loop.transactions == before, "and committed later"
+    assert committed(loop) == len(facts.begun())
+    clock.us += COMMIT_INTERVAL_US
+    action, done = facts.step(9)
+    send(log, action)
+    loop.step()
+    assert (loop.transactions, committed(loop)) == (before + 1, loop.records)
+    send(log, done)
+    loop.step()
+    assert loop.transactions == before + 1
+    loop.step()  # nothing follows: no reason to wait
+    assert (loop.transactions, committed(loop)) == (before + 2, loop.records)
+    loop.close()
+    log.close()
+
+
+def test_what_was_not_committed_is_processed_again_and_stands_at_the_end() -> None:
+    """By the next owner after a crash; and a graceful stop commits it."""
+    log, clock = MemoryLog(), Stopped()
+    loop = stopped_engine(log, clock)
+    facts = Facts("ep-1")
+    send(log, *facts.begun())
+    loop.step()
+    loop.step()
+    send(log, *facts.step(1))
+    loop.step()
+    assert committed(loop) < loop.records
+    successor = stopped_engine(log, clock)  # as after kill -9: the first one is fenced, and says nothing more
+    drain(successor)
+    (state,) = [state for item in successor.processors.values() for state in item.episodes.values()]  # type: ignore[attr-defined]
+    assert state.attempts[1].next_step == 2
+    send(log, *facts.step(2))
+    successor.step()
+    stops = iter([True])
+    successor.run(lambda: next(stops))
+    last = stopped_engine(log, clock)
+    assert committed(last) == len(facts.begun()) + 4
+    last.close()
+    loop.close()
+    log.close()
+
+
 class Bare(Processor):
     def process(self, batch: RecordBatch, now_us: int) -> list[OutgoingRecord]:
         return []
@@ -84,7 +169,7 @@ class Bare(Processor):
 def test_a_bare_processor_does_nothing_by_itself() -> None:
     """Only `process` has to be written."""
     bare = Bare()
-    assert bare.tick(0) == bare.finish(0) == []
+    assert bare.tick(0) == bare.finish(0) == bare.committing() == []
 
 
 class SilentLog:
