@@ -65,7 +65,6 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryPart]
         assert f"{len(PACKAGED.versions) + len(SUBJECTS)} thing(s) to put right" in before
         dry = stepwell("schemas", "register", "--dry-run", env=env)
         assert f"{len(PACKAGED.versions)} schema(s) would be registered, 0 were there" in dry
-        assert f"{len(PACKAGED.versions)} schema(s) would be" in stepwell("schemas", "register", "--dry-run", env=env)
         assert f"{len(PACKAGED.versions)} schema(s) registered, 0 were" in stepwell("schemas", "register", env=env)
         yield part
 
@@ -313,7 +312,7 @@ def test_an_episode_written_by_confluents_client_gets_its_verdict(
 
 def first_verdict(log: Any, said: Path) -> bytes:
     """The value of the first verdict in the log, once there is one."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         for source, marks in log.admin().watermarks(POLICY_EVENTS).items():
             for batch in read_range(log, source, marks.low, marks.high):
@@ -322,4 +321,4 @@ def first_verdict(log: Any, said: Path) -> bytes:
                         assert value is not None
                         return bytes(value)
         time.sleep(0.2)
-    raise AssertionError(f"no verdict came within 60 s; the engine said:\n{said.read_text()}")
+    raise AssertionError(f"no verdict came within 120 s; the engine said:\n{said.read_text()}")
