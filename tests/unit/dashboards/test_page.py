@@ -3,7 +3,10 @@
 import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from importlib import resources
 from typing import Any
+
+import pytest
 
 from stepwell.adapters.dashboards.catalogue import DASHBOARDS
 from stepwell.adapters.dashboards.macros import ALL, Window
@@ -166,3 +169,28 @@ def test_every_colour_of_a_chart_has_a_dark_counterpart() -> None:
     assert f'[fill="{TEXT}"]' in style
     assert f'[stroke="{GRID}"]' in style
     assert f'[stroke="{LINE}"]' in style
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it (0 to 1)."""
+    shares = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (s / 12.92 if s <= 0.03928 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_what_it_is_written_on(scheme: str) -> None:
+    """WCAG 2 asks for 4.5 to 1."""
+    style = resources.files("stepwell.adapters.dashboards").joinpath("page.css").read_text(encoding="utf-8")
+    light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", light))
+    if scheme == "dark":
+        colours |= dict(re.findall(r"--([\w-]+): (#\w{6})", dark))
+    for ink in ("ink", "ink-2", "ink-3", "good", "warn", "bad", "link"):
+        for ground in ("page", "surface"):
+            assert contrast(colours[ink], colours[ground]) >= 4.5, (ink, ground)
