@@ -6,6 +6,7 @@ import pytest
 
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.workers.markers import MemoryMarkers
+from stepwell.adapters.workers.vitals import WorkerVitals
 from stepwell.engine import reading
 from stepwell.engine.findings import Finding
 from stepwell.engine.letters import letter_of
@@ -157,6 +158,37 @@ def test_what_was_not_committed_is_processed_again_and_stands_at_the_end() -> No
     last = stopped_engine(log, clock)
     assert committed(last) == len(facts.begun()) + 4
     last.close()
+    loop.close()
+    log.close()
+
+
+def test_a_loop_tells_what_it_does_and_what_it_waits_for() -> None:
+    """Also where it was when it waits; and what it has done is counted once it is committed."""
+    log, notes = MemoryLog(), Notes()
+    flaky = Flaky(log)
+    vitals = WorkerVitals("e", "engine", GROUP, CODEC)
+    made = EngineRestore(
+        flaky, codec=CODEC, markers=MemoryMarkers(), timeouts=Timeouts(), worker_id="e", report=notes, vitals=vitals
+    )  # type: ignore[arg-type]
+    loop = ExactlyOnceLoop(
+        flaky, group=GROUP, worker_id="e", topics=TOPICS, restore=made, clock=FakeClock(), report=notes,
+        poll_timeout_s=0.005, vitals=vitals,
+    )  # type: ignore[arg-type]  # fmt: skip
+    assert vitals.condition().state == "starting"
+    flaky.failures["begin"] = [LogUnavailableError("nobody answers")]
+    send(log, *Facts("ep-1").begun())
+    while not vitals.condition().waits:
+        loop.step()
+    condition = vitals.condition()
+    assert (condition.state, condition.waits_for) == ("waiting", "log: nobody answers")
+    assert condition.doing == "committing to the log"
+    assert ("stepwell_records_total", EPISODE_EVENTS) not in condition.counters, "nothing is committed"
+    drain(loop)
+    condition = vitals.condition()
+    assert (condition.state, condition.waits, condition.last_error) == ("running", {}, "nobody answers")
+    assert condition.counters["stepwell_records_total", EPISODE_EVENTS] == len(Facts("ep-1").begun())
+    assert sum(each.position for each in condition.partitions) == len(Facts("ep-1").begun())
+    assert len(condition.partitions) == 4
     loop.close()
     log.close()
 
