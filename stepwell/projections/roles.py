@@ -21,7 +21,7 @@ from stepwell.exceptions import ConfigurationError, DatabaseError, NotFoundError
 from stepwell.projections import queries
 from stepwell.projections.database import Connection, connect, named_errors
 from stepwell.projections.grants import in_use, settle
-from stepwell.projections.migrate import migrating
+from stepwell.projections.migrate import migrating, require_current
 from stepwell.projections.row_filters import RowFilter, read_filters
 from stepwell.projections.schema_files import packaged
 from stepwell.projections.views import make_views
@@ -118,11 +118,13 @@ def apply(url: str, *, harden: bool = False) -> None:
             objects. For a database that is Stepwell's alone; needs a superuser.
 
     Raises:
-        DatabaseError: the user may not do that, or the schema is not there.
+        MigrationError: the schema is not this version's.
+        DatabaseError: the user may not do that.
         DatabaseUnavailableError: no server answers.
     """
     sql_ = queries.load("roles")
     with migrating(url) as connection, _told(url), connection.transaction():
+        require_current(url, connection)
         connection.execute(sql_["lock"])
         known = {name for (name,) in connection.execute(sql_["known"])}
         for role in (OWNER, WRITER, READER):
@@ -151,9 +153,15 @@ def apply(url: str, *, harden: bool = False) -> None:
 
 
 def look(url: str, limits: Limits) -> RolesState:
-    """How the roles stand, and what is not as it should be; changes nothing."""
+    """How the roles stand, and what is not as it should be; changes nothing.
+
+    Raises:
+        MigrationError: the schema is not this version's.
+        DatabaseError: the user is a reader.
+    """
     sql_ = queries.load("roles")
     with connect(url, application="stepwell roles") as connection, named_errors(url):
+        require_current(url, connection)
         known = {name for (name,) in connection.execute(sql_["known"])}
         missing = tuple(role for role in (OWNER, WRITER, READER) if role not in known)
         filters = tuple(read_filters(connection))

@@ -1,6 +1,7 @@
 """``stepwell db roles`` and ``stepwell db views`` as a user runs them, on a database of their own."""
 
 import json
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -61,7 +62,8 @@ def test_roles_from_nothing_to_a_filtered_reader(stepwell: Stepwell, url: str) -
     assert stepwell("roles", "--grant", team, user).exit_code == 0
     table = stepwell("roles", "--show").output
     assert all(word in table for word in (team, "a-*", "yes", user)), table
-    assert "is a reader whom no row filter names" not in table
+    # Users belong to the server: other tests' may be there, and be lacking something.
+    assert not re.search(rf"user {user} +is a reader", table)
     assert stepwell("roles", "--cancel-overdue").output == "No reader is over its limits.\n"
     assert stepwell("roles", "--unfilter", team).exit_code == 0
     assert stepwell("roles", "--revoke", team, user).exit_code == 0
