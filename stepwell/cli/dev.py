@@ -33,7 +33,11 @@ def up(
     ] = None,
     prometheus: Annotated[
         bool | None,
-        typer.Option("--prometheus/--no-prometheus", help="With Prometheus, as Debian has it.", show_default=False),
+        typer.Option(
+            "--prometheus/--no-prometheus",
+            help="With Prometheus, as Debian has it. Default: where it is installed.",
+            show_default=False,
+        ),
     ] = None,
     engines: Annotated[int | None, typer.Option(min=1, max=16, help="Engine workers.", show_default=False)] = None,
 ) -> None:

@@ -56,7 +56,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     made = Dev(tmp_path_factory.mktemp("home"))
     try:
         assert "no set in" in made("status", code=1)
-        said = made("up", "--registry", "--prometheus")
+        said = made("up", "--registry")
         assert 'eval "$(stepwell dev env)"' in said
         yield made
     finally:
@@ -162,7 +162,7 @@ def test_down_leaves_no_process_and_keeps_the_data(dev: Dev) -> None:
 
 def test_the_embedded_database_is_part_of_a_set(dev: Dev) -> None:
     """It is a server of its own way, kept up by nobody's process, and ends with the set all the same."""
-    dev("up", "--database", "embedded", "--engines", "2")
+    dev("up", "--database", "embedded", "--engines", "2", "--no-prometheus")
     try:
         assert dev.states() == dict.fromkeys(["kafka", "database", "workers", "otlp"], "ready")
         assert dev.client()["STEPWELL_DATABASE"] == f"embedded:{dev.directory / 'database'}"

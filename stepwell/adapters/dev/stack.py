@@ -149,9 +149,11 @@ class Stack:
     ) -> State:
         state = self._known()
         if state is None:
-            state = State()
+            state = State(prometheus=shutil.which("prometheus") is not None)
             if database is not None:
                 state.database = database
+            if prometheus is None and not state.prometheus:
+                self._say("Prometheus is not installed, and left out; as root: apt-get install prometheus")
         elif database is not None and database != state.database:
             kind = state.database if state.database in DATABASES else "a server of your own"
             raise ConfigurationError(
