@@ -30,7 +30,8 @@ from stepwell.projections.views import make_views
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 
-LIMITS = Limits(statement_s=1.0, idle_s=1.0)
+LIMITS = Limits(statement_s=60.0, idle_s=60.0)
+SHORT = Limits(statement_s=1.0, idle_s=1.0)
 PASSWORD = "a-password-of-the-tests"
 DENIED = psycopg.errors.InsufficientPrivilege
 
@@ -51,12 +52,12 @@ class Site:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def user(self, *granted: str) -> str:
+    def user(self, *granted: str, limits: Limits = LIMITS) -> str:
         """The URL of a new user with these roles."""
         name = f"user_{secrets.token_hex(4)}"
         self.run(f"CREATE ROLE {name} LOGIN PASSWORD '{PASSWORD}'")
         for role in granted:
-            roles.grant(self.url, role, name, LIMITS)
+            roles.grant(self.url, role, name, limits)
         return as_user(self.url, name)
 
 
@@ -254,7 +255,7 @@ def test_a_new_generation_has_the_writers_grants_before_it_is_filled(site: Site)
 
 
 def test_a_reader_is_held_to_its_limits(site: Site) -> None:
-    with psycopg.connect(site.reader, autocommit=True) as connection:
+    with psycopg.connect(site.user("reader", limits=SHORT), autocommit=True) as connection:
         began = time.monotonic()
         with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
             connection.execute("SELECT pg_sleep(20)")
@@ -285,7 +286,7 @@ def test_a_reader_that_raises_its_own_limits_is_ended_from_outside(site: Site) -
         deadline = time.monotonic() + 30
         ended: list[roles.Overdue] = []
         while len(ended) < 2 and time.monotonic() < deadline:
-            ended += roles.cancel_overdue(site.url, LIMITS)
+            ended += roles.cancel_overdue(site.url, SHORT)
             time.sleep(0.1)
         assert {(each.user, each.done) for each in ended} == {
             (name_of(site.reader), "cancelled"), (name_of(site.reader), "ended"),
