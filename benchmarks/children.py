@@ -255,16 +255,24 @@ def copy(log: str, database: str, events: int, group: str, rows: int) -> dict[st
     return timed.figures()
 
 
-def projector(log: str, database: str, events: int, group: str, rows: int) -> dict[str, Any]:
-    """The projector as it is, over the topic of events, from its first batch to its last commit."""
+def projector(
+    log: str, database: str, events: int, group: str, rows: int, columns_from: int | None = None
+) -> dict[str, Any]:
+    """The projector as it is, over the topic of events, from its first batch to its last commit.
+
+    ``columns_from``: as of `Projector`; None: as usual.
+    """
     import threading
 
+    from stepwell.projections.columns.batch import COLUMNS_FROM
     from stepwell.projections.projector import Projector
 
     tune_garbage_collection()
     stop, failed = threading.Event(), []
     opened = open_log(log)
-    made = Projector(opened, database, Codec(), group=group, topics=(EPISODE_EVENTS,))
+    made = Projector(
+        opened, database, Codec(), group=group, topics=(EPISODE_EVENTS,), columns_from=columns_from or COLUMNS_FROM
+    )
 
     def run() -> None:
         try:

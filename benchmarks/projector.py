@@ -19,22 +19,29 @@ from stepwell.projections.generations import read_homes
 from stepwell.projections.migrate import migrate
 
 TABLES = ("steps", "actions")
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "copy": ("copy", {}),
+    "projector": ("projector", {}),
+    "projector, record by record": ("projector", {"columns_from": 10**9}),
+}
+"""What is run under which name: the case, which is also the name of its database, and what it is told."""
 
 
 def projector_runs(
     load: Workload, records: Sequence[OutgoingRecord], turns: int, timescale: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Both cases in turn, on tables that are emptied before each."""
+    """All cases in turn, on tables that are emptied before each."""
     with new_log("local") as log, databases(timescale) as urls:
         fill(log, records)
         for turn in range(turns):
-            for case in ("copy", "projector"):
+            for number, (name, (case, more)) in enumerate(CASES.items()):
                 url = urls[case]
                 _empty(url)
                 rows = 2 * load.episodes * load.steps
-                run = child(case, log=log, database=url, events=load.events, group=f"bench-{turn}", rows=rows)
+                group = f"bench-{turn}-{number}"
+                run = child(case, log=log, database=url, events=load.events, group=group, rows=rows, **more)
                 _check(url, load)
-                yield case, run
+                yield name, run
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from benchmarks.triggers import STRETCHES
 # Case -> the case that it is compared with.
 COMPARED = {
     "postgresql projector": "postgresql copy", "timescaledb projector": "timescaledb copy",
+    "postgresql projector, record by record": "postgresql copy",
+    "timescaledb projector, record by record": "timescaledb copy",
     "local log append: producer": "local log append: plain SQLite",
     "local log append: transactions": "local log append: plain SQLite",
     "local log read: producer": "local log read: plain SQLite",
