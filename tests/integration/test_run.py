@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +15,14 @@ import pytest
 
 from stepwell.adapters.history import fold_episodes
 from stepwell.adapters.logs import open_log
+from stepwell.adapters.runs.speed import STEP_DURATION
 from stepwell.adapters.runs.summary import counting_verdict, summarise
+from stepwell.engine.reading import read_range
 from stepwell.engine.state import AttemptState, EpisodeState
 from stepwell.engine.verdict import verdict_of
 from stepwell.events.codec import Codec
+from stepwell.events.model import TelemetrySampled
+from stepwell.events.topics import TELEMETRY
 
 DEADLINE_S = 120.0
 
@@ -46,6 +51,23 @@ def folded(home: Path) -> list[EpisodeState]:
         return list(fold_episodes(log, Codec()).values())
     finally:
         log.close()
+
+
+def timed_steps(home: Path) -> dict[str | None, int]:
+    """How many steps the telemetry of each episode counts."""
+    log, codec, counted = open_log(f"local:{home / 'log'}"), Codec(), Counter[str | None]()
+    admin = log.admin()
+    for source, marks in admin.watermarks(TELEMETRY).items():
+        for batch in read_range(log, source, marks.low, marks.high):
+            for value, headers in zip(batch.values, batch.headers, strict=True):
+                record = codec.decode(value, headers)
+                assert isinstance(record, TelemetrySampled)
+                for spread in record.distributions:
+                    if record.series[record.point_series[spread.point]].metric == STEP_DURATION:
+                        counted[record.episode_id] += spread.count
+    admin.close()
+    log.close()
+    return dict(counted)
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -108,6 +130,8 @@ def test_every_kind_of_failure_gets_its_owner(tmp_path: Path) -> None:
     verdicts = [counting_verdict(state) for state in states]
     found = {v.policy: (v.outcome, v.failure_type, v.fault) for v in verdicts if v is not None}
     assert found == EXPECTED, output
+    # What was published of the speed counts every step, also of attempts that broke.
+    assert timed_steps(tmp_path / "home") == {v.episode_id: v.n_steps for v in verdicts if v is not None and v.n_steps}
     assert all(v is not None and v.certificate.status == "complete" for v in verdicts)
     steps = {v.policy: v.n_steps for v in verdicts if v is not None}
     assert {name: steps[name] for name in ("good", "nan", "exits", "hangs")} == {
