@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import codec, detector, local_log, peers
+from benchmarks.aggregates import aggregate_runs
 from benchmarks.latency import latency_run
 from benchmarks.latency_rows import row_latency_runs
 from benchmarks.logs import fill, log_runs, new_log
@@ -48,18 +49,22 @@ class Size:
     fold_verdicts: int
     policies: int
     restored: int
+    aggregated: int
+    aggregated_on_timescale: int
     otlp_requests: int
     filtered_episodes: int
 
 
 FULL = Size(
-    turns=3, events=60_000, projector_events=60_000, finished=100_000, live=1_000, latency_s=15.0, codec_runs=40,
-    rule_episodes=20, fold_verdicts=20_000, policies=100, restored=100_000, otlp_requests=200,
+    turns=3, events=60_000, projector_events=240_000, finished=100_000, live=1_000, latency_s=15.0, codec_runs=40,
+    rule_episodes=20, fold_verdicts=20_000, policies=100, restored=100_000,
+    aggregated=200_000, aggregated_on_timescale=2_000, otlp_requests=200,
     filtered_episodes=20_000,
 )  # fmt: skip
 QUICK = Size(
     turns=1, events=20_000, projector_events=20_000, finished=10_000, live=1_000, latency_s=4.0, codec_runs=5,
-    rule_episodes=4, fold_verdicts=2_000, policies=10, restored=5_000, otlp_requests=20, filtered_episodes=2_000,
+    rule_episodes=4, fold_verdicts=2_000, policies=10, restored=5_000,
+    aggregated=2_000, aggregated_on_timescale=500, otlp_requests=20, filtered_episodes=2_000,
 )  # fmt: skip
 
 
@@ -105,6 +110,11 @@ def projector_group(size: Size) -> Runs:
     load = realistic(size.projector_events // 4)
     for name, run in projector_runs(load, list(load.records()), size.turns, timescale=True):
         yield f"timescaledb {name}", run
+
+
+def aggregates_group(size: Size) -> Runs:
+    """Sums over any dimensions of steps and episodes, and how they grow."""
+    yield from aggregate_runs(size.aggregated, size.aggregated_on_timescale, size.turns)
 
 
 def memory_group(size: Size) -> Runs:
@@ -175,7 +185,8 @@ def codec_group(size: Size) -> Runs:
 
 
 GROUPS: dict[str, Callable[[Size], Runs]] = {
-    "logs": log_group, "projector": projector_group, "memory": memory_group, "latency": latency_group,
+    "logs": log_group, "projector": projector_group, "aggregates": aggregates_group, "memory": memory_group,
+    "latency": latency_group,
     "rows": rows_group, "steps": steps_group, "triggers": triggers_group, "transactions": transactions_group,
     "detector": detector_group, "local": local_group, "otlp": otlp_group, "filters": filters_group,
     "codec": codec_group, "peers": peer_group,

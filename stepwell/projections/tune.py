@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 from psycopg import sql
 
 from stepwell.projections import queries
@@ -126,7 +127,7 @@ def _wanted(tuning: Tuning) -> Iterator[tuple[tuple[str, str], str]]:
         yield (aggregate.name, "columnstore"), _keys(aggregate.segment_by, ("bucket",), ())
         yield (
             (aggregate.name, "refreshed"),
-            _refresh(tuning.refresh_window, level.until, level.every),
+            _refresh(tuning.refresh_window, level.until, level.every, level.batch),
         )
         yield (aggregate.name, "history refreshed"), f"before {_text(tuning.refresh_window)}"
         yield (aggregate.name, "compressed after"), _text(tuning.compress_after(aggregate.name))
@@ -157,7 +158,9 @@ def _policy(connection: Connection, kind: str, every: timedelta, config: dict[st
     if kind == _COMPRESSION:
         return "compressed after", _text(length("compress_after"))
     if kind == _REFRESH:
-        return "refreshed", _refresh(length("start_offset"), length("end_offset"), every)
+        return "refreshed", _refresh(
+            length("start_offset"), length("end_offset"), every, config.get("buckets_per_batch")
+        )
     if kind == _HISTORY:
         return "history refreshed", f"before {_text(length('before'))}"
     return "kept for", _text(length("keep"))
@@ -178,8 +181,8 @@ def _keys(segment_by: tuple[str, ...], order_by: tuple[str, ...], indexed: tuple
     return "; ".join(filter(None, parts))
 
 
-def _refresh(start: timedelta | None, until: timedelta | None, every: timedelta) -> str:
-    return f"from {_text(start)} to {_text(until)} ago, every {_text(every)}"
+def _refresh(start: timedelta | None, until: timedelta | None, every: timedelta, batch: int | None) -> str:
+    return f"from {_text(start)} to {_text(until)} ago, every {_text(every)}, {batch} buckets at a time"
 
 
 def _text(length: timedelta | None) -> str:
@@ -238,7 +241,10 @@ class _Tuner:
     def _refresh(self, relation: str) -> None:
         level = LEVELS[self._aggregates[relation].level]
         self._run("remove_refresh", relation)
-        self._run("add_refresh", relation, start=self._tuning.refresh_window, until=level.until, every=level.every)
+        window = self._tuning.refresh_window
+        added = self._run("add_refresh", relation, start=window, until=level.until, every=level.every).fetchone()
+        assert added is not None
+        self._connection.execute(self._queries["set_refresh_batch"], {"job_id": added[0], "batch": level.batch})
 
     def _refresh_history(self, relation: str) -> None:
         aggregate = self._aggregates[relation]
@@ -266,9 +272,9 @@ class _Tuner:
                 {"procedure": f"stepwell.{kind}", "every": _DAILY, "config": json.dumps(wanted)},
             )
 
-    def _run(self, query: str, relation: str, **parameters: Any) -> None:
+    def _run(self, query: str, relation: str, **parameters: Any) -> psycopg.Cursor[tuple[Any, ...]]:
         name = sql.Identifier(self._schema, relation).as_string(self._connection)
-        self._connection.execute(self._queries[query], {"relation": name, **parameters})
+        return self._connection.execute(self._queries[query], {"relation": name, **parameters})
 
     def _alter(self, relation: str, options: str) -> None:
         kind = "MATERIALIZED VIEW" if relation in self._aggregates else "TABLE"

@@ -45,11 +45,20 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How sums of one length are refreshed. ``every``: how often; ``until``: what is newer is summed when asked."""
+    """How sums of one length are refreshed.
+
+    Attributes:
+        bucket: the length.
+        every: how often.
+        until: what is newer than so long ago is summed when asked.
+        batch: buckets that one transaction of a refresh takes on. TimescaleDB's own default of ten would make ten
+            thousand transactions of the first refresh of two months of minutes.
+    """
 
     bucket: timedelta
     every: timedelta
     until: timedelta
+    batch: int
 
 
 HYPERTABLES: tuple[Hypertable, ...] = (
@@ -67,9 +76,9 @@ HYPERTABLES: tuple[Hypertable, ...] = (
 """Every hypertable."""
 
 LEVELS: dict[str, Level] = {
-    "minute": Level(timedelta(minutes=1), timedelta(minutes=1), timedelta(minutes=1)),
-    "hour": Level(timedelta(hours=1), timedelta(minutes=10), timedelta(hours=1)),
-    "day": Level(timedelta(days=1), timedelta(hours=1), timedelta(days=1)),
+    "minute": Level(timedelta(minutes=1), timedelta(minutes=1), timedelta(minutes=1), 7 * 24 * 60),
+    "hour": Level(timedelta(hours=1), timedelta(minutes=10), timedelta(hours=1), 70 * 24),
+    "day": Level(timedelta(days=1), timedelta(hours=1), timedelta(days=1), 365),
 }
 """The lengths of a bucket, each summed from the one before."""
 

@@ -50,6 +50,11 @@ SELECT remove_compression_policy(%(relation)s::regclass, true)
 -- name: add_refresh
 SELECT add_continuous_aggregate_policy(%(relation)s::regclass, %(start)s::interval, %(until)s::interval, %(every)s::interval)
 
+-- name: set_refresh_batch
+-- In the job's configuration: older versions have no such parameter, and pass over the key.
+SELECT alter_job(job_id, config => config || jsonb_build_object('buckets_per_batch', %(batch)s::integer))
+FROM timescaledb_information.jobs WHERE job_id = %(job_id)s
+
 -- name: remove_refresh
 SELECT remove_continuous_aggregate_policy(%(relation)s::regclass, true)
 

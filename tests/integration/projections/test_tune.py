@@ -100,7 +100,7 @@ def test_what_somebody_switched_off_is_seen_and_put_back(connection: Connection)
     assert ("steps", "compressed after", None) in wrong
     assert ("outcome_days", "real time", "off") in wrong
     assert [found for _, name, found in wrong if name == "refreshed"] == [
-        "from 70 d to 1 min ago, every 1 min, switched off"
+        "from 70 d to 1 min ago, every 1 min, 10080 buckets at a time, switched off"
     ]
     tune.apply(connection, G1, Tuning())
     assert all(setting.right for setting in tune.show(connection, Tuning()))
