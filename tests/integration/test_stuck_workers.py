@@ -145,7 +145,7 @@ def test_a_projector_whose_database_hangs_ends_itself_and_the_next_one_loses_not
     """The server's process is stopped in the middle: it answers nothing, and the connection stays up."""
     url, port = new_database(), free_port()
     migrate(url)
-    environment = {"STEPWELL_DATABASE": url, "STEPWELL_STUCK_EXIT_AFTER_S": "4"}
+    environment = {"STEPWELL_DATABASE": url, "STEPWELL_STUCK_EXIT_AFTER_S": "8"}
     worker = started(*stepwell("projector", "--listen", str(port)), **environment)
     wait_for(lambda: get(port, "/readyz")[0] == 200)
     facts.publish(log, facts.episode("e-1", 3))
@@ -213,7 +213,7 @@ codec = Codec()
 def work():
     with stopping_by_signal() as stop:
         vitals = WorkerVitals("hanging-0", "engine", "hanging", codec, stopping=stop)
-        with monitored(vitals, log, partial(outgoing, codec), topics=[EPISODE_EVENTS], stuck_exit_after_s=1.5):
+        with monitored(vitals, log, partial(outgoing, codec), topics=[EPISODE_EVENTS], stuck_exit_after_s=3):
             ExactlyOnceLoop(
                 log, group="hanging", worker_id="hanging-0", topics=[EPISODE_EVENTS],
                 restore=lambda source, committed, consumer: Hangs(committed or 0), clock=SystemClock(stop),
@@ -278,10 +278,10 @@ def test_code_that_also_holds_pythons_lock_ends_the_process(
 def test_a_process_that_was_stopped_for_longer_goes_on(started: Callable[..., Process], log: MessageLog) -> None:
     """SIGSTOP and SIGCONT, as when a machine sleeps: nobody in it is to blame."""
     port = free_port()
-    worker = started(*stepwell("detector", "--listen", str(port)), STEPWELL_STUCK_EXIT_AFTER_S="2")
+    worker = started(*stepwell("detector", "--listen", str(port)), STEPWELL_STUCK_EXIT_AFTER_S="6")
     wait_for(lambda: get(port, "/readyz")[0] == 200)
     worker.process.send_signal(signal.SIGSTOP)
-    time.sleep(6)
+    time.sleep(8)
     worker.process.send_signal(signal.SIGCONT)
     time.sleep(3)
     assert get(port, "/readyz")[0] == 200
