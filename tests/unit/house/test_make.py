@@ -36,7 +36,13 @@ def test_every_folder_of_tests_is_run() -> None:
 
 def test_what_tests_and_demo_need_is_brought_by_their_own_command() -> None:
     for target, needs in {
-        "test": ("parts.kafka install", "parts.timescale install", "simulators.install"),
+        "test": (
+            "parts.debian install",
+            "parts.kafka install",
+            "parts.registry install",
+            "parts.timescale install",
+            "simulators.install",
+        ),
         "demo": ("simulators.install", "examples/demo/run.py"),
         "demo-kafka": ("parts.kafka install", "parts.timescale install", "simulators.install", "run.py --kafka"),
     }.items():
