@@ -53,8 +53,8 @@ def make_views(connection: Connection, files: Sequence[SchemaFile]) -> bool:
 
 
 def _make_anew(connection: Connection, statements: Sequence[str]) -> None:
-    generated = generated_views.drop(connection)
     try:
+        generated = generated_views.drop(connection)
         _drop(connection, _there(connection))
     except psycopg.errors.DependentObjectsStillExist as error:
         raise MigrationError(
