@@ -19,7 +19,7 @@ class Hypertable:
         name: of the table.
         time: the column that it is split by.
         ingested: the column that says when a row was taken in, which retention goes by.
-        segment_by, order_by: how the columnstore lays rows together. docs/decisions/0051-columnstore-and-retention.md
+        segment_by, order_by: how the columnstore lays rows together. docs/decisions/0051-sums-columnstore-and-retention.md
             has the measurements.
         feeds: the continuous aggregate that sums it, if there is one.
     """
