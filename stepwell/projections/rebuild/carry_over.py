@@ -30,6 +30,7 @@ from stepwell.projections.generations import Homes
 from stepwell.projections.rollups import ROLLUPS, UNITS, Rollup, recount
 
 __all__ = [
+    "COUNTED_BY",
     "SUMMED_FROM",
     "Lows",
     "carry_after",
@@ -76,7 +77,7 @@ _BY_KEY = {
 """Tables whose rows name no place, with the topics that feed them."""
 SUMMED_FROM = {"step": EPISODE_EVENTS, "outcome": POLICY_EVENTS, "telemetry": TELEMETRY}
 """Each family of sums, with the topic that feeds what is summed."""
-_COUNTED_BY = {"step": "steps", "telemetry": "points"}
+COUNTED_BY = {"step": "steps", "telemetry": "points"}
 """Sums that only grow, with what says how much is in one."""
 
 
@@ -156,7 +157,7 @@ def carry_sums(
     """
     carried = {}
     for rollup in ROLLUPS.values():
-        counter = _COUNTED_BY.get(rollup.name)
+        counter = COUNTED_BY.get(rollup.name)
         if counter is None or SUMMED_FROM[rollup.name] not in lows:
             continue
         for unit in UNITS.values():

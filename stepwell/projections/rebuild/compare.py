@@ -13,7 +13,7 @@ from psycopg import sql
 from stepwell.projections import queries
 from stepwell.projections.database import Connection
 
-__all__ = ["TableComparison", "compare_table"]
+__all__ = ["TableComparison", "compare_table", "compare_totals"]
 
 # Words that name chunks, and the clock of the database.
 _LEFT_OUT: Mapping[str, tuple[str, ...]] = {"dead_letters": ("recorded_at",)}
@@ -72,6 +72,25 @@ def compare_table(connection: Connection, table: str, old: str, new: str) -> Tab
     key = _key(connection, sides[0]) or columns
     differing, first = _first(connection, sides, key, columns, row)
     return TableComparison(table, *counts, differing=differing, first=first)
+
+
+def compare_totals(connection: Connection, table: str, old: str, new: str, counter: str) -> TableComparison:
+    """Compare a table of sums that the database keeps by itself: whether the old one says more of any bucket.
+
+    That it says less is no difference: an old aggregate may not have been refreshed since late rows came.
+    """
+    totals = sql.SQL("SELECT bucket, sum({}) AS total FROM {} GROUP BY bucket")
+    sides = {
+        side: totals.format(sql.Identifier(counter), sql.Identifier(schema, table))
+        for side, schema in (("old", old), ("new", new))
+    }
+    row = connection.execute(sql.SQL(queries.load("rebuild")["lost_totals"]).format(**sides)).fetchone()
+    assert row is not None
+    rows_old, rows_new, lost, first, was, is_ = row
+    if not lost:
+        return TableComparison(table, rows_old, rows_new)
+    words = f"bucket {first.isoformat()}: {counter} are {was} in the old table, {is_} in the new one"
+    return TableComparison(table, rows_old, rows_new, differing=lost, first=words)
 
 
 def _columns(connection: Connection, table: str, sides: Sequence[sql.Identifier]) -> list[str]:

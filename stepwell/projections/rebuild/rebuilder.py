@@ -37,6 +37,7 @@ from stepwell.projections.generations import Homes, read_homes
 from stepwell.projections.migrate import require_current
 from stepwell.projections.projector import GROUP
 from stepwell.projections.rebuild.carry_over import (
+    COUNTED_BY,
     Lows,
     carry_after,
     carry_before,
@@ -44,7 +45,7 @@ from stepwell.projections.rebuild.carry_over import (
     lows_of,
     recount_outcomes,
 )
-from stepwell.projections.rebuild.compare import TableComparison, compare_table
+from stepwell.projections.rebuild.compare import TableComparison, compare_table, compare_totals
 from stepwell.projections.rebuild.families import POSITIONS
 from stepwell.projections.rebuild.fill import Filler, Follower, Positions, read_positions, take_up_all
 from stepwell.projections.rebuild.hand_over import drop_retired, put_in_force, relations_of
@@ -316,7 +317,7 @@ class Rebuilder:
         """What can be done about sums while others write."""
         connection, generation = both.connection, both.state.generation
         if not both.plain:
-            sum_up(connection, generation)
+            sum_up(connection, generation, both.relations)
         elif both.alike:
             lows = both.lows(self._log)
             with connection.transaction():
@@ -331,11 +332,16 @@ class Rebuilder:
                     self._note_carried(connection, both.state, found)
             self._summed_until = until
 
-    def _settle_jobs(self, connection: Connection, generation: str) -> None:
+    def _settle_jobs(self, connection: Connection, generation: str, *, on: bool) -> None:
         """Settings as configured from the start, but no compression and no retention before it is in force."""
+        self._switch_jobs(connection, generation, on=True)  # what is off would count as not as configured
         tune.apply(connection, generation, self._tuning)
+        if not on:
+            self._switch_jobs(connection, generation, on=False)
+
+    def _switch_jobs(self, connection: Connection, generation: str, *, on: bool) -> None:
         for _, _, job_id in tune.jobs_of(connection, generation):
-            connection.execute(queries.load("rebuild")["switch_off"], {"job_id": job_id})
+            connection.execute(queries.load("rebuild")["switch_job"], {"job_id": job_id, "on": on})
 
     def _note_carried(self, connection: Connection, state: RebuildState, found: dict[str, int]) -> None:
         for table, count in found.items():
@@ -346,12 +352,13 @@ class Rebuilder:
         """Fill, carry over and compare; whether the new tables may be handed over."""
         connection, generation = both.connection, both.state.generation
         if not both.plain:
-            self._settle_jobs(connection, generation)
+            self._settle_jobs(connection, generation, on=False)
         enter_step(connection, generation, "carrying over")
         self._carry_before(both)
         enter_step(connection, generation, "filling")
         self._fill(both, pulse)
         enter_step(connection, generation, "comparing")
+        self._approach(both, pulse)
         self._sum_up(both)
         self._say("Comparing the new tables with the old ones")
         self._comparisons = self._without_others(both, pulse, lambda: self._compare_once(both, pulse))
@@ -372,7 +379,7 @@ class Rebuilder:
                 both.make_even()
                 self._carry_after(both)
                 if self._overtaken >= _OVERTAKEN_MAX:
-                    return [self._compare_table(both, table, pulse) for table in both.compared]
+                    return self._compare_all(both, pulse)
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 if not both.even():
@@ -380,10 +387,21 @@ class Rebuilder:
                     return None
                 connection.execute(sql["let_writers_in"])
                 held = False
-                return [self._compare_table(both, table, pulse) for table in both.compared]
+                return self._compare_all(both, pulse)
         finally:
             if held and not connection.closed:
                 connection.execute(sql["let_writers_in"])
+
+    def _compare_all(self, both: "_Both", pulse: Pulse) -> list[TableComparison]:
+        found = [self._compare_table(both, table, pulse) for table in both.compared]
+        for family, counter in COUNTED_BY.items():
+            # What the database sums by itself follows from the tables, except over what is in them no more.
+            table = f"{family}_days"
+            if table in both.relations and table not in both.compared:
+                found.append(compare_totals(both.connection, table, both.schema, both.state.generation, counter))
+                if found[-1].differing:
+                    self._say(str(found[-1]))
+        return found
 
     def _compare_table(self, both: "_Both", table: str, pulse: Pulse) -> TableComparison:
         pulse.check()
@@ -394,11 +412,15 @@ class Rebuilder:
 
     def _hand_over(self, both: "_Both", pulse: Pulse) -> None:
         self._fill(both, pulse)
+        if not both.plain:
+            self._approach(both, pulse)
+            sum_up(both.connection, both.state.generation, both.relations)
         enter_step(both.connection, both.state.generation, "handing over")
-        tune.apply(both.connection, both.state.generation, self._tuning)
+        if not both.plain:
+            self._settle_jobs(both.connection, both.state.generation, on=True)
         self._say(f"Handing over to {both.state.generation}")
         self._without_others(both, pulse, lambda: self._hand_over_once(both))
-        if both.state.scope.relations is not None:
+        if both.state.scope.relations is not None and not both.plain:
             tune.apply(both.connection, both.schema, self._tuning)
 
     def _hand_over_once(self, both: "_Both") -> bool:

@@ -11,8 +11,9 @@ from psycopg import sql
 
 from stepwell.projections import queries
 from stepwell.projections.database import Connection
-from stepwell.projections.rebuild.carry_over import SUMMED_FROM, Lows
+from stepwell.projections.rebuild.carry_over import COUNTED_BY, SUMMED_FROM, Lows
 from stepwell.projections.rollups import ROLLUPS, UNITS, Rollup
+from stepwell.projections.tuning import AGGREGATES, LEVELS
 
 __all__ = ["copy_lost_sums", "retire_again", "sum_up"]
 
@@ -21,13 +22,12 @@ _TIMES = {
     "verdict_changes": "at", "dead_letters": "logged_at",
 }  # fmt: skip
 _SUMS = {f"{rollup.name}_{unit}" for rollup in ROLLUPS.values() for unit in UNITS.values()}
-_COUNTERS = {"step": "steps", "telemetry": "points"}
 
 Range = tuple[str, datetime | str, datetime | str, datetime]
 """Relation, start and end of its own time, and before when all that went was logged."""
 
 
-def sum_up(connection: Connection, new: str) -> None:
+def sum_up(connection: Connection, new: str, relations: Collection[str]) -> None:
     """Sum the rows of new hypertables, unless that was done before: what then was retired is not there any more.
 
     Outside of transactions, each aggregate in its own.
@@ -35,18 +35,21 @@ def sum_up(connection: Connection, new: str) -> None:
     sql_ = queries.load("rebuild")
     if _retirements(connection, new):
         return
-    with connection.transaction():
-        aggregates = connection.execute(sql_["aggregates"], {"schema": new}).fetchall()
-    for name, _, _ in aggregates:
-        relation = sql.Identifier(new, name).as_string(connection)
-        # The extension's functions are found wherever it was put.
-        row = connection.execute(sql_["refresh_of"], {"aggregate": relation}).fetchone()
+    for aggregate in AGGREGATES:  # each after what it is summed from
+        if aggregate.name not in relations:
+            continue
+        relation = sql.Identifier(new, aggregate.name).as_string(connection)
+        # Newer than that, sums are made when they are asked: what is summed already hides rows that still come.
+        values = {"aggregate": relation, "until": LEVELS[aggregate.level].until}
+        row = connection.execute(sql_["refresh_of"], values).fetchone()
         assert row is not None
         connection.execute(row[0])
 
 
 def retire_again(connection: Connection, old: str, new: str, tables: Collection[str], *, hypertables: bool) -> None:
     """Take from the new tables what retention took from the old ones, and note it; within a transaction."""
+    # The extension's functions are found wherever it was put.
+    connection.execute(queries.load("generations")["file_path"], {"schema": new})
     for relation, start, end, before in _retirements(connection, old):
         if relation not in tables:
             continue
@@ -65,7 +68,7 @@ def copy_lost_sums(connection: Connection, old: str, new: str, lows: Lows) -> di
     copied: dict[str, int] = {}
     hidden = {name: sql.Identifier(schema, table) for name, schema, table in _aggregates(connection, new)}
     for rollup in ROLLUPS.values():
-        if rollup.name not in _COUNTERS or SUMMED_FROM[rollup.name] not in lows:
+        if rollup.name not in COUNTED_BY or SUMMED_FROM[rollup.name] not in lows:
             continue
         gone = [(start, end) for start, end in _ranges(connection, old, rollup)]
         for unit in UNITS.values():
@@ -79,7 +82,7 @@ def _copy_sums(
     connection: Connection, rollup: Rollup, old: sql.Identifier, new: sql.Identifier,
     gone: Sequence[tuple[datetime | str, datetime | str]],
 ) -> int:  # fmt: skip
-    keys, counter = ("bucket", *rollup.dimensions), sql.Identifier(_COUNTERS[rollup.name])
+    keys, counter = ("bucket", *rollup.dimensions), sql.Identifier(COUNTED_BY[rollup.name])
     values = {"starts": [start for start, _ in gone], "ends": [end for _, end in gone]}
     names = {
         "old": old, "new": new, "counter": counter,

@@ -133,8 +133,9 @@ FROM timescaledb_information.continuous_aggregates WHERE view_schema = %(schema)
 ORDER BY substr(materialization_hypertable_name, length('_materialized_hypertable_') + 1)::integer
 
 -- name: refresh_of
--- The statement that sums everything; a call of a procedure that commits takes no parameters from elsewhere.
-SELECT format('CALL %%I.refresh_continuous_aggregate(%%L::regclass, NULL, NULL)', n.nspname, %(aggregate)s::text)
+-- The statement that sums everything; a procedure that commits is called outside of transactions.
+SELECT format('CALL %%I.refresh_continuous_aggregate(%%L::regclass, NULL, %%L::timestamptz)', n.nspname,
+              %(aggregate)s::text, now() - %(until)s::interval)
 FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'timescaledb'
 
 -- name: chunks
@@ -202,5 +203,13 @@ WHERE (o.source_topic, o.source_partition, o.source_offset, o.kind, o.reason, o.
     = (n.source_topic, n.source_partition, n.source_offset, n.kind, n.reason, n.logged_at)
   AND o.recorded_at < n.recorded_at
 
--- name: switch_off
-SELECT alter_job(%(job_id)s, scheduled => false)
+-- name: switch_job
+SELECT alter_job(%(job_id)s, scheduled => %(on)s)
+
+-- name: lost_totals
+WITH o AS ({old}), n AS ({new}), lost AS (
+    SELECT bucket, o.total AS was, coalesce(n.total, 0) AS is_now FROM o LEFT JOIN n USING (bucket)
+    WHERE o.total > coalesce(n.total, 0)
+)
+SELECT (SELECT count(*) FROM o), (SELECT count(*) FROM n), (SELECT count(*) FROM lost), l.bucket, l.was, l.is_now
+FROM (VALUES (1)) AS one LEFT JOIN LATERAL (SELECT * FROM lost ORDER BY bucket LIMIT 1) AS l ON true

@@ -153,33 +153,35 @@ def rows_of(query: Query, table: str) -> list[tuple[Any, ...]]:
     return sorted(query(f"SELECT to_jsonb(t)::text FROM stepwell.{table} AS t"))
 
 
+WEEK_US = 7 * 86_400_000_000
+
+
 def test_what_retention_took_stays_away_and_the_sums_over_it_stay(
     log: MessageLog, query: Query, drain: Callable[..., None], rebuild: Callable[..., Outcome],
     cut: Callable[..., None], request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     old = facts.now_us() - 400 * 86_400_000_000
     told = [facts.again(fact, occurred_at=old, origin="import") for fact in facts.episode("e-old", 5)]
-    point = facts.telemetry("w-1", 1)
     facts.publish(log, told)
-    facts.publish(log, [facts.again(point, sampled_at=old, origin="import") if hasattr(point, "origin") else point])
+    facts.publish(log, [facts.telemetry("w-1", seq, at=at) for seq, at in enumerate((old, facts.now_us() - WEEK_US))])
     facts.publish(log, facts.episode("e-new", 2))
     drain()
-    retire(query, "steps", "occurred_at", hypertables="timescale" in request.node.callspec.id)
-    retire(query, "telemetry_points", "sampled_at", hypertables="timescale" in request.node.callspec.id, days=0)
+    for table, column in (("steps", "occurred_at"), ("telemetry_points", "sampled_at")):
+        retire(query, table, column, hypertables="timescale" in request.node.callspec.id)
     cut(TELEMETRY)
     sums = {table: rows_of(query, table) for table in ("step_days", "telemetry_days", "telemetry_minutes")}
     assert all(sums.values())
     outcome = rebuild()
     assert (outcome.ended, [str(each) for each in outcome.differing]) == ("done", [])
     assert query("SELECT count(*) FROM stepwell.steps") == [(2,)]
-    assert query("SELECT count(*) FROM stepwell.telemetry_points") == [(0,)]
+    assert query("SELECT count(*) FROM stepwell.telemetry_points") == [(2,)]
     assert {table: rows_of(query, table) for table in sums} == sums
 
 
-def retire(query: Query, table: str, time_column: str, *, hypertables: bool, days: int = 300) -> None:
+def retire(query: Query, table: str, time_column: str, *, hypertables: bool) -> None:
     """What retention does, of rows that happened so long ago."""
     ((schema,),) = query(HOME, table)
-    end = f"date_trunc('day', now() - interval '{days} days', 'UTC') + interval '1 day'"
+    end = "date_trunc('day', now() - interval '300 days', 'UTC') + interval '1 day'"
     if hypertables:
         source = {"steps": "step", "telemetry_points": "telemetry"}[table]
         for unit in ("minutes", "hours", "days"):

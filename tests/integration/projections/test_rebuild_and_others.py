@@ -1,15 +1,22 @@
 """What hangs on sessions and locks, and what is refused. On PostgreSQL; the WebAssembly build has no sessions."""
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from stepwell.adapters.logs import open_log
 from stepwell.engine.ports import MessageLog
 from stepwell.exceptions import ConfigurationError, RebuildError
 from stepwell.projections.migrate import migrate
+from stepwell.projections.projector import Projector
 from stepwell.projections.rebuild.cancel import cancel, drop_old
 from stepwell.projections.rebuild.rebuilder import Outcome
 from stepwell.projections.rebuild.state import read_status
@@ -183,3 +190,32 @@ def wait(ready: Callable[[], bool]) -> None:
     while not ready():
         assert time.monotonic() < deadline, "not within 60 s"
         time.sleep(0.05)
+
+
+def test_from_the_command_line(query: Query, database: str, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPWELL_")}
+    environment |= {
+        "STEPWELL_HOME": str(tmp_path), "STEPWELL_LOG": f"local:{tmp_path / 'log'}", "STEPWELL_DATABASE": database,
+    }  # fmt: skip
+
+    def run(*words: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "stepwell", "db", "rebuild", *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    log = open_log(environment["STEPWELL_LOG"])
+    some_of_everything(log)
+    with Running(Projector(log, database, facts.CODEC), log) as projector:
+        projector.wait_caught_up()
+    log.close()
+    query("UPDATE stepwell.steps SET reward = 7 WHERE episode_id = 'e-1' AND step = 2")
+    code, said = run("--table", "steps")
+    assert (code, "table steps: 1 rows differ" in said, "Nothing was handed over" in said) == (1, True, True)
+    code, said = run("--status", "--json")
+    told = json.loads(said)
+    assert (code, told["tables"], told["step"], told["ended_at"]) == (0, ["steps"], "comparing", None)
+    assert told["differences"][0].startswith("table steps: 1 rows differ")
+    code, said = run("--accept-differences")
+    assert (code, "1 tables differed, which was accepted" in said) == (0, True), said
+    assert query("SELECT count(*) FROM stepwell.steps WHERE reward = 7") == [(0,)]
+    assert run("--drop-old") == (0, "There are no old tables.\n")
