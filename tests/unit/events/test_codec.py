@@ -101,7 +101,7 @@ def test_quoted_is_a_uri_part() -> None:
 
 def test_a_fingerprint_that_nobody_knows_is_refused() -> None:
     value, headers = CODEC.encode(STEP)
-    with pytest.raises(UnknownSchemaError, match="none of the .* packaged schemas") as caught:
+    with pytest.raises(UnknownSchemaError, match="that of none of the") as caught:
         CODEC.decode(value, other(headers, stepwell_schema=b"0123456789abcdef"))
     assert caught.value.reason == "unknown-fingerprint"
     with pytest.raises(UnknownSchemaError):
