@@ -54,7 +54,7 @@ elif place == "rows written":       # within the transaction, before its commit
 elif place == "committed":          # in the database, not on the log
     writer.BatchWriter.write = deadly(writer.BatchWriter.write)
 elif place == "advice":             # before the position is committed on the log
-    Projector._commit_advice = deadly(Projector._commit_advice)
+    Projector._tell = deadly(Projector._tell)
 Projector(open_log(log), url, Codec(), batch_records=7).run(threading.Event())
 """
 
