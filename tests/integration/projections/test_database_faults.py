@@ -1,7 +1,9 @@
 """The database is away for long, cut off within a COMMIT, full, or in a deadlock: nothing is lost or doubled."""
 
 import os
+import random
 import socket
+import string
 import subprocess
 import sys
 import threading
@@ -235,3 +237,20 @@ def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
     assert said[0] == "steps"
     assert said[1] == said[3]
     assert int(said[1]) > 30
+
+
+def test_what_is_too_long_for_an_index_is_set_aside_and_the_batch_goes_on(fresh_url: str, log: MessageLog) -> None:
+    """No index entry may be longer than a third of a page, compressed. Of texts without a limit, letters have some."""
+    endless = "".join(random.Random(7).choices(string.ascii_letters + string.digits, k=20_000))
+    facts.publish(log, [
+        facts.dead_letter(), facts.dead_letter(episode_id=endless), facts.dead_letter(reason=endless),
+        facts.dead_letter(source_topic=endless), facts.dead_letter(source_offset=4), *facts.episode("e-1", STEPS),
+    ])  # fmt: skip
+    with Running(Projector(log, fresh_url, facts.CODEC), log) as projector:
+        projector.wait_caught_up()
+    counts = "SELECT kind, reason, count(*) FROM stepwell.dead_letters GROUP BY kind, reason ORDER BY kind"
+    with psycopg.connect(fresh_url, autocommit=True) as connection:
+        found = connection.execute(counts).fetchall()
+        assert connection.execute("SELECT count(*) FROM stepwell.steps").fetchone() == (STEPS,)
+        assert audit_tables(log, facts.CODEC, connection).differences == []
+    assert found == [("refused", "program-limit-exceeded", 3), ("violation", "foreign", 2)]
