@@ -18,7 +18,7 @@ def test_every_table_and_view_is_explained_and_every_statement_runs(
     names = {name for (name,) in query("SELECT relname FROM pg_class WHERE relkind IN ('r', 'v') AND relnamespace = 'stepwell'::regnamespace")}  # fmt: skip # noqa: E501
     assert names <= set(re.findall(r"`(\w+)`", text)) | set(re.findall(r"stepwell\.(\w+)", text))
     statements = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
-    assert len(statements) == 8
+    assert len(statements) == 7
     with psycopg.connect(database) as connection:
         for statement in statements:
             connection.execute(statement)
