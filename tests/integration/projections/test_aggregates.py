@@ -3,7 +3,9 @@
 import itertools
 import math
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -146,6 +148,18 @@ def test_views_are_as_the_results_of_the_episodes(
     )
     assert rates
     assert all(0 <= low <= rate <= high <= 1 for rate, low, high in rates)
+
+
+def test_the_examples_of_the_docs_answer(
+    log: MessageLog, drain: Callable[..., None], database: str, query: Query
+) -> None:
+    facts.publish(log, history(8))
+    drain()
+    refresh(database)
+    text = (Path(__file__).parents[3] / "docs" / "timescaledb.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+    assert len(examples) == 2
+    assert all(query(example.replace("2026-01-01", "2020-01-01")) for example in examples)
 
 
 def test_gpu_and_telemetry_views(log: MessageLog, drain: Callable[..., None], database: str, query: Query) -> None:
