@@ -246,6 +246,7 @@ class Rebuilder:
                             return Outcome(state.generation, "differs", self._comparisons, self._carried)
                         self._hand_over(both, pulse)
                 pulse.watch(None)
+                tune.apply(connection, read_homes(connection).schemas[0], self._tuning)
                 dropped: Sequence[str] = ()
                 if not state.keep_old:
                     self._say("Dropping the old tables")
@@ -351,7 +352,7 @@ class Rebuilder:
     def _compared(self, both: "_Both", pulse: Pulse) -> bool:
         """Fill, carry over and compare; whether the new tables may be handed over."""
         connection, generation = both.connection, both.state.generation
-        if not both.plain:
+        if both.has_jobs:
             self._settle_jobs(connection, generation, on=False)
         enter_step(connection, generation, "carrying over")
         self._carry_before(both)
@@ -416,12 +417,10 @@ class Rebuilder:
             self._approach(both, pulse)
             sum_up(both.connection, both.state.generation, both.relations)
         enter_step(both.connection, both.state.generation, "handing over")
-        if not both.plain:
+        if both.has_jobs:
             self._settle_jobs(both.connection, both.state.generation, on=True)
         self._say(f"Handing over to {both.state.generation}")
         self._without_others(both, pulse, lambda: self._hand_over_once(both))
-        if both.state.scope.relations is not None and not both.plain:
-            tune.apply(both.connection, both.schema, self._tuning)
 
     def _hand_over_once(self, both: "_Both") -> bool:
         connection, sql = both.connection, queries.load("rebuild")
@@ -494,6 +493,11 @@ class _Both:
     def plain(self) -> bool:
         """Whether the new tables are plain ones."""
         return self.state.homes.storage == PLAIN
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether the new tables can have jobs already: what those call comes with the views of such tables."""
+        return self.alike and not self.plain
 
     @property
     def alike(self) -> bool:

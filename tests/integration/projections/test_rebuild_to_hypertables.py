@@ -1,0 +1,49 @@
+"""Tables that were made before TimescaleDB was there become hypertables by a rebuild."""
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from stepwell.engine.ports import MessageLog
+from stepwell.exceptions import RebuildError
+from stepwell.projections import generations
+from stepwell.projections.audit import audit_tables
+from stepwell.projections.migrate import migrate, status
+from stepwell.projections.rebuild.rebuilder import Outcome
+from stepwell.projections.schema_files import HYPERTABLES, PLAIN
+from tests.integration.projections import facts
+from tests.integration.projections.rebuilds import some_of_everything
+
+JOBS = "SELECT count(*) FROM timescaledb_information.jobs WHERE proc_name IN ('retire_chunks', 'policy_compression')"
+
+
+@pytest.fixture(scope="module")
+def migrated_url(timescale_url: str) -> str:
+    """As a server without TimescaleDB would have it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(generations, "storage_of_server", lambda _: PLAIN)
+        migrate(timescale_url)
+    return timescale_url
+
+
+def test_plain_tables_become_hypertables(
+    log: MessageLog, database: str, drain: Callable[..., None], rebuild: Callable[..., Outcome],
+    query: Callable[..., list[tuple[Any, ...]]],
+) -> None:  # fmt: skip
+    some_of_everything(log)
+    drain()
+    assert status(database).storage == PLAIN
+    with pytest.raises(RebuildError, match="make all tables again, without --table"):
+        rebuild("steps")
+    outcome = rebuild()
+    assert (outcome.ended, outcome.differing) == ("done", [])
+    facts.publish(log, facts.episode("later", 3))
+    drain()
+    assert status(database).storage == HYPERTABLES
+    assert query("SELECT sum(steps) FROM stepwell.step_days") == [(15,)]
+    assert query(JOBS)[0][0] > 6, "the new tables have their policies"
+    assert migrate(database) == []
+    with psycopg.connect(database) as connection:
+        assert audit_tables(log, facts.CODEC, connection).differences == []
