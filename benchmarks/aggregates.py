@@ -124,6 +124,7 @@ def aggregate_runs(episodes: int, small: int, turns: int) -> Iterator[tuple[str,
             filled = _fill(connection, done + 1, size, episodes)
             done = size
             summed = _recount(connection)
+            _check(connection, size)
             yield f"aggregates fill, {size * STEPS_EACH:,} steps", {"rows_s": filled, "sums_s": summed}
             for name, query in {**QUERIES, RAW: RAW_QUERY}.items():
                 run = _timed(connection, query, turns if name != RAW else 1)
@@ -273,6 +274,16 @@ def _recount(connection: Connection) -> float:
         ):
             connection.execute(f"VACUUM ANALYZE {schema}.{name}")
     return seconds
+
+
+def _check(connection: Connection, episodes: int) -> None:
+    query = (
+        "SELECT (SELECT sum(steps) FROM stepwell.step_days), (SELECT sum(steps) FROM stepwell.step_hours),"
+        " (SELECT sum(episodes) FROM stepwell.outcome_days)"
+    )
+    found = connection.execute(query).fetchone()
+    if found != (episodes * STEPS_EACH, episodes * STEPS_EACH, episodes):
+        raise RuntimeError(f"the sums over {episodes} episodes are {found}")
 
 
 def _timed(connection: Connection, query: str, turns: int) -> dict[str, Any]:

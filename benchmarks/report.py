@@ -69,6 +69,9 @@ def print_report(kept: dict[str, Any], console: Console | None = None) -> None:
             )  # fmt: skip
         elif name == "memory":
             _print_memory(console, runs[0])
+        elif name.startswith("aggregates"):
+            told = [f"{what} {value:.3g}" for what, value in runs[0].items() if isinstance(value, int | float)]
+            console.print(f"{name}: {', '.join(told)}", highlight=False)
         elif name.startswith("codec"):
             figures = ", ".join(f"{what.strip()} {value:.1f} us" for what, value in runs[0].items() if what != "bytes")
             console.print(f"{name} ({runs[0]['bytes']:.0f} bytes): {figures}", highlight=False)
