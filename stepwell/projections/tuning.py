@@ -19,8 +19,8 @@ class Hypertable:
         name: of the table.
         time: the column that it is split by.
         ingested: the column that says when a row was taken in, which retention goes by.
-        segment_by, order_by: how the columnstore lays rows together. docs/decisions/0051-sums-columnstore-and-retention.md
-            has the measurements.
+        segment_by, order_by: how the columnstore lays rows together; measured in
+            docs/decisions/0051-sums-columnstore-and-retention.md.
         feeds: the continuous aggregate that sums it, if there is one.
     """
 
