@@ -23,7 +23,7 @@ import os, signal, sys
 from stepwell.adapters.logs import open_log
 from stepwell.events.codec import Codec
 from stepwell.projections import generations, writer
-from stepwell.projections.rebuild import fill, hand_over, rebuilder
+from stepwell.projections.rebuild import fill, rebuilder
 
 place, countdown, log, url, *tables = sys.argv[1:]
 countdown = int(countdown)
@@ -32,8 +32,7 @@ module, name = {
     "begun": (rebuilder, "begin_or_resume"), "batch": (writer.BatchWriter, "write"),
     "in a batch": (writer.BatchWriter, "_put"), "carried": (rebuilder, "carry_before"),
     "compared": (rebuilder, "note_compared"), "before the commit": (rebuilder, "put_in_force"),
-    "handed over": (rebuilder.Rebuilder, "_hand_over_once"), "half dropped": (hand_over, "relations_of"),
-    "dropped": (rebuilder, "drop_retired"),
+    "handed over": (rebuilder.Rebuilder, "_hand_over_once"), "dropped": (rebuilder, "drop_retired"),
 }[place]
 function = getattr(module, name)
 
@@ -48,7 +47,7 @@ def deadly(*arguments, **options):
 setattr(module, name, deadly)
 rebuilder.Rebuilder(open_log(log), lambda: url, Codec(), tables=tables or None).run()
 """
-# Place, and the how many-th time. Relations are listed twice before and once as the old schema is dropped.
+# Place, and the how many-th time.
 ALL = [
     ("begun", 1), ("batch", 2), ("in a batch", 2), ("carried", 1), ("compared", 1), ("before the commit", 1),
     ("handed over", 1), ("dropped", 1),
