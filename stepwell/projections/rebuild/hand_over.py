@@ -18,7 +18,7 @@ from stepwell.projections.rebuild.state import RebuildState
 from stepwell.projections.schema_files import HYPERTABLES, packaged
 from stepwell.projections.views import make_views
 
-__all__ = ["drop_retired", "put_in_force", "relations_of", "storage_of"]
+__all__ = ["drop_retired", "put_in_force", "relations_of", "rest_retired", "storage_of"]
 
 
 def put_in_force(connection: Connection, state: RebuildState) -> None:
@@ -91,6 +91,14 @@ def drop_retired(connection: Connection) -> list[str]:
                 "run: stepwell db rebuild --drop-old"
             ) from error
     return names
+
+
+def rest_retired(connection: Connection) -> None:
+    """Switch off the jobs of retired generations: nobody looks at what they would keep in order."""
+    for (name,) in connection.execute(queries.load("rebuild")["retired"]).fetchall():
+        if storage_of(connection, name) == HYPERTABLES:
+            for _, _, job_id in tune.jobs_of(connection, name):
+                connection.execute(queries.load("rebuild")["switch_job"], {"job_id": job_id, "on": False})
 
 
 def _drop(connection: Connection, schema: str) -> None:

@@ -48,7 +48,7 @@ from stepwell.projections.rebuild.carry_over import (
 from stepwell.projections.rebuild.compare import TableComparison, compare_table, compare_totals
 from stepwell.projections.rebuild.families import POSITIONS
 from stepwell.projections.rebuild.fill import Filler, Follower, Positions, read_positions, take_up_all
-from stepwell.projections.rebuild.hand_over import drop_retired, put_in_force, relations_of
+from stepwell.projections.rebuild.hand_over import drop_retired, put_in_force, relations_of, rest_retired
 from stepwell.projections.rebuild.pulse import EndedError, Pulse
 from stepwell.projections.rebuild.retired import copy_lost_sums, retire_again, sum_up
 from stepwell.projections.rebuild.state import (
@@ -248,7 +248,9 @@ class Rebuilder:
                 pulse.watch(None)
                 tune.apply(connection, read_homes(connection).schemas[0], self._tuning)
                 dropped: Sequence[str] = ()
-                if not state.keep_old:
+                if state.keep_old:
+                    rest_retired(connection)
+                else:
                     self._say("Dropping the old tables")
                     dropped = drop_retired(connection)
                 end(connection, state.generation)

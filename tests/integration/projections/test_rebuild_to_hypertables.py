@@ -11,10 +11,11 @@ from stepwell.exceptions import RebuildError
 from stepwell.projections import generations
 from stepwell.projections.audit import audit_tables
 from stepwell.projections.migrate import migrate, status
+from stepwell.projections.rebuild.cancel import drop_old
 from stepwell.projections.rebuild.rebuilder import Outcome
 from stepwell.projections.schema_files import HYPERTABLES, PLAIN
 from tests.integration.projections import facts
-from tests.integration.projections.rebuilds import some_of_everything
+from tests.integration.projections.rebuilds import HOME, some_of_everything
 
 JOBS = "SELECT count(*) FROM timescaledb_information.jobs WHERE proc_name IN ('retire_chunks', 'policy_compression')"
 
@@ -47,3 +48,25 @@ def test_plain_tables_become_hypertables(
     assert migrate(database) == []
     with psycopg.connect(database) as connection:
         assert audit_tables(log, facts.CODEC, connection).differences == []
+
+
+def test_kept_hypertables_rest_until_they_are_dropped(
+    log: MessageLog, database: str, drain: Callable[..., None], rebuild: Callable[..., Outcome],
+    query: Callable[..., list[tuple[Any, ...]]],
+) -> None:  # fmt: skip
+    some_of_everything(log)
+    drain()
+    ((old,),) = query(HOME, "steps")
+    outcome = rebuild(keep_old=True)
+    assert (outcome.ended, outcome.differing, outcome.dropped) == ("done", [], ())
+    scheduled = """SELECT DISTINCT coalesce(j.config ->> 'schema', a.view_schema, j.hypertable_schema), j.scheduled
+        FROM timescaledb_information.jobs j LEFT JOIN timescaledb_information.continuous_aggregates a
+        ON a.materialization_hypertable_name = j.hypertable_name WHERE j.config ->> 'schema' LIKE 'stepwell_g%'
+        OR a.view_schema LIKE 'stepwell_g%' OR j.hypertable_schema LIKE 'stepwell_g%' ORDER BY 1"""
+    assert query(scheduled) == [(old, False), (outcome.generation, True)]
+    assert drop_old(lambda: database) == [old]
+    assert query(scheduled) == [(outcome.generation, True)]
+    chunks = query(
+        "SELECT DISTINCT hypertable_schema FROM timescaledb_information.chunks WHERE hypertable_name = 'steps'"
+    )
+    assert chunks == [(outcome.generation,)]
