@@ -46,7 +46,7 @@ COMMENT ON TABLE telemetry_points IS 'One row a measured number; the view teleme
 COMMENT ON COLUMN telemetry_points.sampled_at IS 'When it was measured (UTC, sender''s clock).';
 COMMENT ON COLUMN telemetry_points.started_at IS 'Since when a counter or histogram counts (UTC, sender''s clock); the same as sampled_at for gauges.';
 COMMENT ON COLUMN telemetry_points.series_id IS 'What it is of (number in telemetry_series).';
-COMMENT ON COLUMN telemetry_points.value IS 'The number, in the unit of its series; of a histogram the sum. NaN and infinities are kept.';
+COMMENT ON COLUMN telemetry_points.value IS 'The number (unit of its series); of a histogram the sum. NaN and infinities are kept.';
 COMMENT ON COLUMN telemetry_points.distribution IS 'Of a histogram: count, min, max, bounds (upper ends, in the unit of the series) and counts, one more than bounds (JSON object); else null.';
 COMMENT ON COLUMN telemetry_points.episode_id IS 'The episode it belongs to; empty where it belongs to none.';
 COMMENT ON COLUMN telemetry_points.attempt IS 'Number of the attempt (count from 1); 0 where it belongs to none.';

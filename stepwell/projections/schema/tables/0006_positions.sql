@@ -87,7 +87,7 @@ COMMENT ON COLUMN worker_status.pid IS 'Process id there (number).';
 COMMENT ON COLUMN worker_status.version IS 'Version of Stepwell that it runs.';
 COMMENT ON COLUMN worker_status.started_at IS 'When the process started (UTC, worker''s clock).';
 COMMENT ON COLUMN worker_status.reported_at IS 'When it said this (UTC, worker''s clock).';
-COMMENT ON COLUMN worker_status.report_seq IS 'The process''s own count of reports, from 0.';
+COMMENT ON COLUMN worker_status.report_seq IS 'The process''s own number of reports (count from 0).';
 COMMENT ON COLUMN worker_status.state IS 'starting, running, waiting, stopping, stopped or failed.';
 COMMENT ON COLUMN worker_status.waits_for IS 'What it waits for, and why; empty for nothing.';
 COMMENT ON COLUMN worker_status.last_error IS 'The last thing that went wrong, in this process or in the ones before it under the same name; empty for nothing.';
@@ -96,7 +96,7 @@ COMMENT ON COLUMN worker_status.last_progress_at IS 'When a position of it last 
 COMMENT ON COLUMN worker_status.looked_at IS 'When it last saw where the log ends (UTC, worker''s clock); null for not yet.';
 COMMENT ON COLUMN worker_status.logged_at IS 'When the report was appended to the log (UTC, log''s clock).';
 COMMENT ON COLUMN worker_status.source_partition IS 'Partition of stepwell.telemetry (number).';
-COMMENT ON COLUMN worker_status.source_offset IS 'Offset in it.';
+COMMENT ON COLUMN worker_status.source_offset IS 'Where it stands in that partition (log offset).';
 
 CREATE TABLE worker_partitions (
     worker_id text NOT NULL,
@@ -129,4 +129,4 @@ COMMENT ON COLUMN worker_partitions.complete_until IS 'Everything logged before 
 COMMENT ON COLUMN worker_partitions.reported_at IS 'When it said this (UTC, worker''s clock).';
 COMMENT ON COLUMN worker_partitions.logged_at IS 'When the report was appended to the log (UTC, log''s clock).';
 COMMENT ON COLUMN worker_partitions.source_partition IS 'Partition of stepwell.telemetry (number).';
-COMMENT ON COLUMN worker_partitions.source_offset IS 'Offset in it.';
+COMMENT ON COLUMN worker_partitions.source_offset IS 'Where it stands in that partition (log offset).';

@@ -228,7 +228,7 @@ CREATE UNIQUE INDEX telemetry_minutes_key ON telemetry_minutes
     NULLS NOT DISTINCT;
 COMMENT ON TABLE telemetry_minutes IS 'What was measured, by minute and series.';
 COMMENT ON COLUMN telemetry_minutes.bucket IS 'Start of the minute (UTC).';
-COMMENT ON COLUMN telemetry_minutes.series_id IS 'The series, as in telemetry_series.';
+COMMENT ON COLUMN telemetry_minutes.series_id IS 'The series (number), as in telemetry_series.';
 COMMENT ON COLUMN telemetry_minutes.source_partition IS 'Partition of the log whose facts are summed (number): projectors of two partitions never write one row.';
 COMMENT ON COLUMN telemetry_minutes.points IS 'Points with a finite value (points).';
 COMMENT ON COLUMN telemetry_minutes.value_sum IS 'Sum of the values (unit of the series).';
@@ -251,7 +251,7 @@ CREATE UNIQUE INDEX telemetry_hours_key ON telemetry_hours
     NULLS NOT DISTINCT;
 COMMENT ON TABLE telemetry_hours IS 'What was measured, by hour and series.';
 COMMENT ON COLUMN telemetry_hours.bucket IS 'Start of the hour (UTC).';
-COMMENT ON COLUMN telemetry_hours.series_id IS 'The series, as in telemetry_series.';
+COMMENT ON COLUMN telemetry_hours.series_id IS 'The series (number), as in telemetry_series.';
 COMMENT ON COLUMN telemetry_hours.source_partition IS 'Partition of the log whose facts are summed (number): projectors of two partitions never write one row.';
 COMMENT ON COLUMN telemetry_hours.points IS 'Points with a finite value (points).';
 COMMENT ON COLUMN telemetry_hours.value_sum IS 'Sum of the values (unit of the series).';
@@ -274,7 +274,7 @@ CREATE UNIQUE INDEX telemetry_days_key ON telemetry_days
     NULLS NOT DISTINCT;
 COMMENT ON TABLE telemetry_days IS 'What was measured, by day and series.';
 COMMENT ON COLUMN telemetry_days.bucket IS 'Start of the day (UTC).';
-COMMENT ON COLUMN telemetry_days.series_id IS 'The series, as in telemetry_series.';
+COMMENT ON COLUMN telemetry_days.series_id IS 'The series (number), as in telemetry_series.';
 COMMENT ON COLUMN telemetry_days.source_partition IS 'Partition of the log whose facts are summed (number): projectors of two partitions never write one row.';
 COMMENT ON COLUMN telemetry_days.points IS 'Points with a finite value (points).';
 COMMENT ON COLUMN telemetry_days.value_sum IS 'Sum of the values (unit of the series).';

@@ -32,7 +32,7 @@ COMMENT ON TABLE verdict_changes IS 'How it came that the verdicts which count a
 COMMENT ON COLUMN verdict_changes.at IS 'When the attempt was asked for; else when it started, else when it ended: the first of them between 2000 and 2100, else when the verdict was issued (UTC).';
 COMMENT ON COLUMN verdict_changes.episode_id IS 'The episode.';
 COMMENT ON COLUMN verdict_changes.change IS 'Number of the change (count from 1, per episode).';
-COMMENT ON COLUMN verdict_changes.sign IS '+1: the verdict counts from here on; -1: it no longer does.';
+COMMENT ON COLUMN verdict_changes.sign IS '+1: the verdict counts from here on; -1: it no longer does (number).';
 COMMENT ON COLUMN verdict_changes.attempt IS 'The attempt that the verdict is about (count from 1).';
 COMMENT ON COLUMN verdict_changes.revision IS 'The revision of the verdict (number).';
 COMMENT ON COLUMN verdict_changes.run_id IS 'The run.';

@@ -141,7 +141,7 @@ WHERE value > '-Infinity' AND value < 'Infinity'
 GROUP BY 1, 2 WITH NO DATA;
 COMMENT ON VIEW telemetry_minutes IS 'What was measured, by minute and series.';
 COMMENT ON COLUMN telemetry_minutes.bucket IS 'Start of the minute (UTC).';
-COMMENT ON COLUMN telemetry_minutes.series_id IS 'The series, as in telemetry_series.';
+COMMENT ON COLUMN telemetry_minutes.series_id IS 'The series (number), as in telemetry_series.';
 COMMENT ON COLUMN telemetry_minutes.points IS 'Points with a finite value (points).';
 COMMENT ON COLUMN telemetry_minutes.value_sum IS 'Sum of the values (unit of the series).';
 COMMENT ON COLUMN telemetry_minutes.value_min IS 'Least value (unit of the series).';
@@ -157,7 +157,7 @@ FROM telemetry_minutes
 GROUP BY 1, 2 WITH NO DATA;
 COMMENT ON VIEW telemetry_hours IS 'What was measured, by hour and series.';
 COMMENT ON COLUMN telemetry_hours.bucket IS 'Start of the hour (UTC).';
-COMMENT ON COLUMN telemetry_hours.series_id IS 'The series, as in telemetry_series.';
+COMMENT ON COLUMN telemetry_hours.series_id IS 'The series (number), as in telemetry_series.';
 COMMENT ON COLUMN telemetry_hours.points IS 'Points with a finite value (points).';
 COMMENT ON COLUMN telemetry_hours.value_sum IS 'Sum of the values (unit of the series).';
 COMMENT ON COLUMN telemetry_hours.value_min IS 'Least value (unit of the series).';
@@ -173,7 +173,7 @@ FROM telemetry_hours
 GROUP BY 1, 2 WITH NO DATA;
 COMMENT ON VIEW telemetry_days IS 'What was measured, by day and series.';
 COMMENT ON COLUMN telemetry_days.bucket IS 'Start of the day (UTC).';
-COMMENT ON COLUMN telemetry_days.series_id IS 'The series, as in telemetry_series.';
+COMMENT ON COLUMN telemetry_days.series_id IS 'The series (number), as in telemetry_series.';
 COMMENT ON COLUMN telemetry_days.points IS 'Points with a finite value (points).';
 COMMENT ON COLUMN telemetry_days.value_sum IS 'Sum of the values (unit of the series).';
 COMMENT ON COLUMN telemetry_days.value_min IS 'Least value (unit of the series).';
