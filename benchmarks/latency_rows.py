@@ -63,7 +63,9 @@ def row_latency_run(kind: str, events_per_s: int | None, seconds: float, timesca
             if child.poll() is None:
                 child.kill()
         _check(urls["projector"], load.episodes * load.steps + 4 * 18)
-        return _figures(looking, log, began, ended, drained) | {"events_per_s": appended["per_s"], **result}
+        # At saturation the log may take everything at its beginning: all of it counts.
+        warm_s = min(WARM_S, (ended - began) / 4) if events_per_s else 0.0
+        return _figures(looking, log, began, ended, drained, warm_s) | {"events_per_s": appended["per_s"], **result}
 
 
 def _send_steadily(log: str, load: Workload, events_per_s: int) -> dict[str, float]:
@@ -126,7 +128,9 @@ class _Positions:
         self._thread.join()
 
 
-def _figures(looking: _Positions, url: str, began: float, ended: float, drained: float) -> dict[str, Any]:
+def _figures(
+    looking: _Positions, url: str, began: float, ended: float, drained: float, warm_s: float
+) -> dict[str, Any]:
     log = open_log(url)
     took: list[float] = []
     behind: list[tuple[float, int]] = []
@@ -135,7 +139,7 @@ def _figures(looking: _Positions, url: str, began: float, ended: float, drained:
             times, positions = looking.seen[batch.source.partition]
             for offset, timestamp in zip(batch.offsets, batch.timestamps, strict=True):
                 appended = timestamp / 1e6
-                if appended >= began + min(WARM_S, (ended - began) / 4):
+                if appended >= began + warm_s:
                     visible = times[bisect_right(positions, offset)]
                     took.append((visible - appended) * 1000)
                     behind += [(appended, 1), (visible, -1)]
