@@ -60,6 +60,7 @@ from stepwell.projections.rebuild.state import (
     hold,
     note_carried,
     note_compared,
+    read_status,
     unfinished,
 )
 from stepwell.projections.schema_files import PLAIN
@@ -180,6 +181,8 @@ class Rebuilder:
             with named_errors(self._locate()):
                 hold(connection)
                 state, resumed = begin_or_resume(connection, self._tables, self._made_from, keep_old=self._keep_old)
+                status = read_status(connection)
+                self._carried = {} if status is None else dict(status.carried)
             self._say(f"{'Going on with' if resumed else 'Making'} {state.generation} from the {self._made_from}")
             with Pulse(self._locate, state.generation, self._stop) as pulse:
                 while True:
@@ -346,6 +349,16 @@ class Rebuilder:
         for _, _, job_id in tune.jobs_of(connection, generation):
             connection.execute(queries.load("rebuild")["switch_job"], {"job_id": job_id, "on": on})
 
+    @contextlib.contextmanager
+    def _counting(self) -> Iterator[None]:
+        """What is rolled back was not taken over."""
+        before = dict(self._carried)
+        try:
+            yield
+        except BaseException:
+            self._carried = before
+            raise
+
     def _note_carried(self, connection: Connection, state: RebuildState, found: dict[str, int]) -> None:
         for table, count in found.items():
             self._carried[table] = self._carried.get(table, 0) + count
@@ -375,7 +388,7 @@ class Rebuilder:
         connection, sql = both.connection, queries.load("rebuild")
         held = False
         try:
-            with connection.transaction():
+            with self._counting(), connection.transaction():
                 connection.execute(sql["low_limits"])
                 connection.execute(sql["lock_writers_out"])
                 held = True

@@ -130,6 +130,10 @@ def test_what_the_log_no_longer_tells_is_taken_over_and_counted(
     facts.publish(log, [facts.verdict("e-1", revision=3), facts.claimed("e-2", host="lab-9"), facts.verdict("later")])
     drain()
     everything = {table: rows_of(query, table) for table in TOLD}
+    # Broken off by a difference and gone on with: what was taken over the first time still counts.
+    query("UPDATE stepwell.actions SET inference_s = 9 WHERE episode_id = 'later'")
+    assert rebuild().ended == "differs"
+    query("UPDATE stepwell.actions SET inference_s = 0.25 WHERE episode_id = 'later'")
     outcome = rebuild()
     assert (outcome.ended, [str(each) for each in outcome.differing]) == ("done", [])
     assert {table: rows_of(query, table) for table in TOLD} == everything

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from stepwell.adapters.logs import open_log
+from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
 from stepwell.projections.audit import audit_tables
 from stepwell.projections.migrate import migrate
 from stepwell.projections.projector import Projector
@@ -82,3 +83,32 @@ def test_killed_at_any_place_it_goes_on(
     assert steps == (60 + 2 * len(places),)
     assert len(schemas) == 1
     log.close()
+
+
+def test_the_server_dies_under_a_rebuild_and_it_waits_and_goes_on(tmp_path: Path) -> None:
+    server = EmbeddedPostgres(tmp_path / "database", fast=True)
+    log = open_log(f"local:{tmp_path / 'log'}")
+    said: list[str] = []
+
+    def say(words: str) -> None:
+        """Kills the server at each new step, and once more as it is waited for."""
+        if words.split(maxsplit=1)[0] not in {each.split()[0] for each in said}:
+            server.kill9()
+        said.append(words)
+
+    try:
+        migrate(url := server.start())
+        facts.publish(log, facts.episode("e-1", 20))
+        with Running(Projector(log, url, facts.CODEC, locate=server.revive), log) as projector:
+            projector.wait_caught_up()
+            outcome = Rebuilder(log, server.revive, facts.CODEC, say=say).run()
+            facts.publish(log, facts.episode("e-2", 20))
+            projector.wait_caught_up()
+        with psycopg.connect(server.revive(), autocommit=True) as connection:
+            assert audit_tables(log, facts.CODEC, connection).differences == []
+            schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ '^stepwell_g'").fetchall()
+        assert (outcome.ended, schemas) == ("done", [(outcome.generation,)])
+        assert sum(words.startswith("Waiting: The database") for words in said) >= 3
+    finally:
+        server.stop(force=True)
+        log.close()
