@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 DOCKERFILE = (REPOSITORY / "compose" / "Dockerfile").read_text(encoding="utf-8")
 # What each of our services needs beside the wheel itself.
 NEEDED = (
-    "confluent_kafka", "confluent_kafka.schema_registry.avro", "psycopg_pool", "polars", "prometheus_client", "psutil",
+    "confluent_kafka", "confluent_kafka.schema_registry.avro", "psycopg_pool", "numpy", "prometheus_client", "psutil",
     "pynvml", "grpc.aio", "aiohttp", "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2",
 )  # fmt: skip
 
