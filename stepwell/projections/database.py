@@ -5,6 +5,7 @@ psycopg belongs to the extra ``postgres``; importing this module without it rais
 
 import contextlib
 import os
+import re
 import socket
 import threading
 import time
@@ -25,6 +26,13 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 # A transaction that hit one of these did nothing wrong and is done again: deadlock, serialisation, lock not to be had.
 _TRANSIENT = ("40P01", "40001", "55P03")
+# What TimescaleDB, or PostgreSQL below it, says of a chunk that was dropped (or compressed anew) between planning and
+# opening it. Done again, a reader goes without the chunk and a writer makes it anew.
+_CHUNK_STATES = ("42704", "42P01", "TS003", "XX000")
+_CHUNK_GONE = re.compile(
+    r"chunk not found|chunk (with ID \d+ )?does not exist|not refer to a chunk table|_hyper_\d+_\d+_chunk\"? "
+    r"(does not exist|is not a chunk)|could not open relation with OID \d+|relation with OID \d+ does not exist"
+)
 
 
 def connect(
@@ -78,7 +86,8 @@ def named_errors(url: str) -> Iterator[None]:
         # 57014: statement timeout; no state at all on an OperationalError: the socket failed.
         gone = isinstance(error, psycopg.OperationalError) and (not state or state[:2] in ("08", "53"))
         refused = state in ("28P01", "28000", "3D000") or "password authentication failed" in said
-        if (gone or state.startswith("57") or state in ("25P03", *_TRANSIENT)) and not refused:
+        again = state in ("25P03", *_TRANSIENT) or (state in _CHUNK_STATES and _CHUNK_GONE.search(said))
+        if (gone or state.startswith("57") or again) and not refused:
             raise DatabaseUnavailableError(f"The database {where} is not available: {said}") from error
         raise DatabaseError(f"The database {where} refused: {said}") from error
 

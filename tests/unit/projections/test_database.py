@@ -12,6 +12,12 @@ from stepwell.projections.tables import KINDS
 URL = "postgresql://u:secret@127.0.0.1:1/x"
 
 
+class _UndefinedChunk(psycopg.DatabaseError):
+    """A state of TimescaleDB's own, which psycopg has no class for."""
+
+    sqlstate = "TS003"
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -28,6 +34,14 @@ URL = "postgresql://u:secret@127.0.0.1:1/x"
         (psycopg.errors.IdleInTransactionSessionTimeout("idle"), DatabaseUnavailableError),
         (psycopg.errors.InvalidPassword("no"), DatabaseError),
         (psycopg.OperationalError('FATAL: password authentication failed for user "u"'), DatabaseError),
+        (psycopg.errors.UndefinedObject("chunk not found\nDETAIL:  id: 2"), DatabaseUnavailableError),
+        (_UndefinedChunk('table "_hyper_1_2_chunk" is not a chunk'), DatabaseUnavailableError),
+        (psycopg.errors.UndefinedTable('relation "_t._hyper_1_22_chunk" does not exist'), DatabaseUnavailableError),
+        (psycopg.errors.UndefinedTable("chunk with ID 7 does not exist"), DatabaseUnavailableError),
+        (psycopg.errors.InternalError_("could not open relation with OID 17157"), DatabaseUnavailableError),
+        (psycopg.errors.UndefinedTable('relation "steps" does not exist'), DatabaseError),
+        (psycopg.errors.UndefinedObject('type "chunks" does not exist'), DatabaseError),
+        (psycopg.errors.InternalError_("invalid page in block 3"), DatabaseError),
         (psycopg.errors.UndefinedTable("no such table"), DatabaseError),
         (psycopg.errors.InsufficientPrivilege("denied"), DatabaseError),
     ],
