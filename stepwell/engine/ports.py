@@ -48,6 +48,7 @@ class RecordBatch:
         start: the position from which the batch was read (at or below the first offset).
         end: the position to read from next (above the last offset); commit this.
         offsets, timestamps, keys, values, headers: one entry a record. Timestamps are the log's time of append (µs).
+            Headers may be taken apart only when they are looked at; damaged ones raise `LogError` then.
     """
 
     source: TopicPartition
@@ -57,7 +58,7 @@ class RecordBatch:
     timestamps: list[int] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
-    headers: list[Headers] = field(default_factory=list)
+    headers: Sequence[Headers] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.offsets)

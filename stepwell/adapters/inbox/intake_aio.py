@@ -21,6 +21,7 @@ from stepwell.adapters.inbox.store import Entry
 from stepwell.adapters.inbox.window import Windows
 from stepwell.adapters.logs.aio import Record, Tail, tail
 from stepwell.engine.ports import MessageLog, RecordBatch, TopicPartition
+from stepwell.events.model import Headers
 from stepwell.events.topics import RETRAIN_REQUESTS
 from stepwell.exceptions import FencedError, LogError, LogUnavailableError, StepwellError
 
@@ -167,12 +168,14 @@ class KafkaIntake:
 def _batches(records: Iterable[Record]) -> Iterator[RecordBatch]:
     """Records as batches of one partition. Committed is, as `Tail` does, the place behind a record."""
     found: dict[TopicPartition, RecordBatch] = {}
+    headers: dict[TopicPartition, list[Headers]] = {}
     for record in records:
-        batch = found.setdefault(record.source, RecordBatch(record.source, record.offset, 0))
+        theirs = headers.setdefault(record.source, [])
+        batch = found.setdefault(record.source, RecordBatch(record.source, record.offset, 0, headers=theirs))
         batch.offsets.append(record.offset)
         batch.timestamps.append(record.timestamp)
         batch.keys.append(record.key)
         batch.values.append(record.value)
-        batch.headers.append(record.headers)
+        theirs.append(record.headers)
         batch.end = record.offset + 1
     yield from found.values()

@@ -20,6 +20,7 @@ from stepwell.adapters.logs.kafka_client import (
 )
 from stepwell.adapters.logs.kafka_errors import classify, kafka_error, to_log_error
 from stepwell.engine.ports import GroupMembership, RecordBatch, TopicPartition, Watermarks
+from stepwell.events.model import Headers
 from stepwell.exceptions import FencedError, LogError, LogUnavailableError, PositionLostError
 
 __all__ = ["KafkaConsumer", "KafkaMembership"]
@@ -268,7 +269,8 @@ class KafkaConsumer:
 
     def _batches(self, messages: list[Message]) -> list[RecordBatch]:
         batches: dict[TopicPartition, RecordBatch] = {}
-        topic, partition, batch = None, None, None
+        columns: dict[TopicPartition, list[Headers]] = {}
+        topic, partition, batch, column = None, None, None, []
         for message in messages:
             error = message.error()
             if error is not None:
@@ -283,13 +285,15 @@ class KafkaConsumer:
                 batch = batches.get(source)
                 if batch is None:
                     at = self._handed[source]
-                    batch = batches[source] = RecordBatch(source, at, at)
+                    columns[source] = []
+                    batch = batches[source] = RecordBatch(source, at, at, headers=columns[source])
+                column = columns[source]
             batch.offsets.append(message.offset())  # type: ignore[arg-type]
             batch.timestamps.append(message.timestamp()[1] * 1000)
             batch.keys.append(message.key())
             batch.values.append(message.value())
             headers = message.headers()
-            batch.headers.append(tuple(headers) if headers else ())  # type: ignore[arg-type]
+            column.append(tuple(headers) if headers else ())  # type: ignore[arg-type]
         for source, batch in batches.items():
             # An end of partition in the same poll may have moved the end beyond markers already.
             batch.end = max(batch.end, batch.offsets[-1] + 1)

@@ -6,18 +6,13 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import NamedTuple
 
-import msgspec
-
 from stepwell.adapters.logs.local_store import Store, address_of, now_us
 from stepwell.adapters.logs.partitioner import Partitioner, partition_for_key
+from stepwell.engine.headers import pack_headers
 from stepwell.engine.ports import OutgoingRecord, TopicPartition
 from stepwell.events.guards import MAX_STORED_BYTES, stored_bytes
 from stepwell.events.model import Headers
 from stepwell.exceptions import LogError, TopicError
-
-encode_headers = msgspec.msgpack.Encoder().encode
-decode_headers = msgspec.msgpack.Decoder(Headers).decode
-
 
 _PACKED_FACTOR = 4
 """A header takes three packed bytes at least, and ten and its own in `stored_bytes`."""
@@ -134,7 +129,7 @@ class Outbox:
             column = columns.get(slot)
             if column is None:
                 column = columns[slot] = _Column()
-            packed = encode_headers(headers) if headers else None
+            packed = pack_headers(headers) if headers else None
             value_size = len(value) if value is not None else 0
             # Never below `stored_bytes`, and at hand.
             bound = value_size + (len(key) if key is not None else 0) + (_PACKED_FACTOR * len(packed) if packed else 0)

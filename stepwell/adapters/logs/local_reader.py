@@ -4,8 +4,9 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 
-from stepwell.adapters.logs.local_append import Catalog, decode_headers
+from stepwell.adapters.logs.local_append import Catalog
 from stepwell.adapters.logs.local_store import Store, address_of
+from stepwell.engine.headers import PackedHeaders
 from stepwell.engine.ports import RecordBatch, TopicPartition, Watermarks
 from stepwell.exceptions import LogError, PositionLostError
 
@@ -136,16 +137,18 @@ def _fill(cursor: sqlite3.Cursor, batch: RecordBatch, slot: int, position: int, 
         (base, base + position, base + batch.end, limit),
     )
     size = 0
+    packed: list[bytes | None] = []
     while rows := cursor.fetchmany(min(_CHUNK, limit)):
         offsets, timestamps, keys, values, headers = zip(*rows, strict=True)
         batch.offsets += offsets
         batch.timestamps += timestamps
         batch.keys += keys
         batch.values += values
-        batch.headers += [decode_headers(packed) if packed is not None else () for packed in headers]
-        size += sum(len(value) for value in values if value is not None)
+        packed += headers
+        size += sum(map(len, filter(None, values)))
         if size > _BYTES_MAX:
             break
+    batch.headers = PackedHeaders(packed, batch.offsets, f"{batch.source.topic}/{batch.source.partition}")
     # Fewer than asked for: the rest up to the end is a hole, left by compaction, that is passed over.
     if len(batch) == limit or size > _BYTES_MAX:
         batch.end = batch.offsets[-1] + 1
