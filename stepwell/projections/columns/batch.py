@@ -16,6 +16,7 @@ from stepwell.projections.columns import guards, texts
 from stepwell.projections.columns.avro import PADDING, Bodies, Flags, Indexes, Ints, Places, Struct
 from stepwell.projections.columns.copying import encode_columns
 from stepwell.projections.columns.facts import MAKERS, Facts, select
+from stepwell.projections.columns.headers import UNKNOWN, plans_of
 from stepwell.projections.tables import KINDS
 
 __all__ = ["COLUMNS_FROM", "ColumnReader", "ColumnRows"]
@@ -91,7 +92,7 @@ class ColumnReader:
     def _read(self, batch: RecordBatch) -> tuple[list[ColumnRows], list[int]]:
         log = _Laid(batch)
         framed = (log.sizes >= PREFIX_BYTES) & (log.sizes <= MAX_EVENT_BYTES) & (log.first_bytes == MAGIC)
-        numbers = np.fromiter(map(self._plan_of, batch.headers), np.int64, len(batch))
+        numbers = plans_of(batch.headers, self._plan_of)
         rest = np.ones(len(batch), np.bool_)
         found = []
         for number, plan in enumerate(self._plans):
@@ -105,15 +106,15 @@ class ColumnReader:
         return found, rest.nonzero()[0].tolist()
 
     def _plan_of(self, headers: Headers) -> int:
-        """The number of the plan whose schema the headers name plainly (as the codec reads them); -1: of none."""
+        """The number of the plan whose schema the headers name plainly, as the codec reads them; or `UNKNOWN`."""
         by_name = dict(headers)
-        number = self._numbers.get(by_name.get(SCHEMA_HEADER) or b"", -1)
+        number = self._numbers.get(by_name.get(SCHEMA_HEADER) or b"", UNKNOWN)
         if (
-            number < 0
+            number == UNKNOWN
             or len(by_name) < len(headers)
             or by_name.get("ce_type", self._types[number]) != self._types[number]
         ):
-            return -1
+            return UNKNOWN
         return number
 
 
