@@ -9,6 +9,7 @@ Sums over steps are by what the episode's request and claim say. Where those com
 are moved over, and on hypertables the steps are touched, so that the aggregates are refreshed there.
 """
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -49,9 +50,10 @@ class TelemetryDelta(NamedTuple):
     series_id: int
     source_partition: int
     points: int
-    value_sum: float
-    value_min: float
-    value_max: float
+    measurements: int | None
+    value_sum: float | None
+    value_min: float | None
+    value_max: float | None
     logged: int
 
 
@@ -107,7 +109,8 @@ ON CONFLICT (bucket, {keys}) DO UPDATE SET {added}
 """
 _OVER = {"+": "sum", "least": "min", "greatest": "max"}
 _ADDED = {
-    "+": "r.{name} + EXCLUDED.{name}", "least": "least(r.{name}, EXCLUDED.{name})",
+    "+": "coalesce(r.{name} + EXCLUDED.{name}, r.{name}, EXCLUDED.{name})",
+    "least": "least(r.{name}, EXCLUDED.{name})",
     "greatest": "greatest(r.{name}, EXCLUDED.{name})",
 }  # fmt: skip
 
@@ -126,7 +129,8 @@ ROLLUPS: dict[str, Rollup] = {
         ),
         Rollup(
             "telemetry", "telemetry_points", ("series_id",),
-            {"points": "+", "value_sum": "+", "value_min": "least", "value_max": "greatest", "logged_at": "greatest"},
+            {"points": "+", "measurements": "+", "value_sum": "+", "value_min": "least", "value_max": "greatest",
+             "logged_at": "greatest"},
             TelemetryDelta,
         ),
     )
@@ -268,20 +272,37 @@ def _step_deltas(rows: Iterable[Values]) -> list[Delta]:
 
 
 def _telemetry_deltas(rows: Iterable[Values]) -> list[Delta]:
-    at, series, value, logged, partition = _places(
-        "telemetry_points", "sampled_at series_id value logged_at source_partition"
+    at, series, value, measured, spread, logged, partition = _places(
+        "telemetry_points", "sampled_at series_id value measurements distribution logged_at source_partition"
     )
     found: dict[tuple[Any, ...], list[Any]] = {}
     for row in rows:
-        number = row[value]
-        if not _LEAST < number < _MOST:
+        number, count = row[value], row[measured]
+        if not -_SUMMED_BELOW < number < _SUMMED_BELOW:
             continue
         key = (row[at] - row[at] % _MINUTE_US, row[series], row[partition])
-        sums = found.setdefault(key, [0, 0.0, number, number, row[logged]])
+        sums = found.setdefault(key, [0, None, None, None, None, row[logged]])
         sums[0] += 1
-        sums[1] += number
-        sums[2:] = min(sums[2], number), max(sums[3], number), max(sums[4], row[logged])
+        if count is not None:
+            sums[1] = count + (sums[1] or 0)
+            sums[2] = number + (sums[2] or 0.0)
+        least, most = (number, number) if row[spread] is None else _edges(count, row[spread])
+        if least is not None and (sums[3] is None or least < sums[3]):
+            sums[3] = least
+        if most is not None and (sums[4] is None or most > sums[4]):
+            sums[4] = most
+        sums[5] = max(sums[5], row[logged])
     return [TelemetryDelta(*key, *sums) for key, sums in found.items()]
+
+
+def _edges(measurements: int | None, distribution: str) -> tuple[float | None, float | None]:
+    """Least and most of what a histogram measured, as ``stepwell.measured`` in the database has them."""
+    if not measurements:
+        return None, None
+    told = json.loads(distribution)
+    # NaN and infinities are texts there.
+    least, most = (told[edge] if isinstance(told[edge], int | float) else None for edge in ("min", "max"))
+    return least, most
 
 
 def _outcome_deltas(rows: Iterable[Values]) -> list[Delta]:
@@ -294,7 +315,8 @@ def _places(kind: str, names: str) -> list[int]:
     return [columns.index(name) for name in names.split()]
 
 
-_LEAST, _MOST = float("-inf"), float("inf")
+_SUMMED_BELOW = 1e300
+"""As ``stepwell.summed`` in the database."""
 _DELTAS: dict[str, Callable[[Iterable[Values]], list[Delta]]] = {
     "steps": _step_deltas, "telemetry_points": _telemetry_deltas, "verdict_changes": _outcome_deltas,
 }  # fmt: skip

@@ -14,6 +14,8 @@ from stepwell.projections.tables import Row, Values
 __all__ = ["points", "series_id_of", "spans"]
 
 _SERIES_KEPT = 100_000
+_COUNT_MAX = 2**40
+"""Measurements in one point that are believed: sums of more would not fit 64 bits."""
 
 
 def points(record: model.TelemetrySampled, timestamp: int, partition: int, offset: int) -> list[Row]:
@@ -23,13 +25,23 @@ def points(record: model.TelemetrySampled, timestamp: int, partition: int, offse
     ids = [values[0] for values in described]
     episode_id, attempt = record.episode_id or "", record.attempt or 0
     spreads = {spread.point: _distribution(spread) for spread in record.distributions}
+    measured = [_measurements(series) for series in record.series]
+    counts = {
+        spread.point: spread.count
+        for spread in record.distributions
+        if 0 <= spread.count <= _COUNT_MAX
+        and record.series[record.point_series[spread.point]].temporality != "cumulative"
+    }
     place = (episode_id, attempt, timestamp, partition, offset)
     columns = zip(record.point_series, record.point_start_at, record.point_at, record.point_value, strict=True)
     rows = [Row("telemetry_series", values) for values in described]
     rows += [
-        Row("telemetry_points", (at, start_at, ids[series], value, spreads.get(index) if spreads else None, *place))
+        Row("telemetry_points", (
+            at, start_at, ids[series], value, counts.get(index, measured[series]) if counts else measured[series],
+            spreads.get(index) if spreads else None, *place,
+        ))
         for index, (series, start_at, at, value) in enumerate(columns)
-    ]
+    ]  # fmt: skip
     return rows
 
 
@@ -78,6 +90,13 @@ def _series(
         series_id_of(worker_id, host, resource, scope, series), series.metric, series.unit, series.kind,
         series.temporality, worker_id, host, _object(resource), scope, _object(series.attributes),
     )  # fmt: skip
+
+
+def _measurements(series: model.Series) -> int | None:
+    """How many measurements a point's value sums, unless a distribution says so; None: values must not be added up."""
+    if series.kind == "histogram" or (series.kind == "counter" and series.temporality == "cumulative"):
+        return None
+    return 1
 
 
 def _distribution(spread: model.Distribution) -> str:

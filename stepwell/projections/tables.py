@@ -161,8 +161,8 @@ KINDS: dict[str, Kind] = {
         ),
         _kind(
             "telemetry_points",
-            "sampled_at:time started_at:time series_id:long value:float distribution:json episode_id:text attempt:int "
-            "logged_at:time" + _PLACE,
+            "sampled_at:time started_at:time series_id:long value:float measurements:long distribution:json "
+            "episode_id:text attempt:int logged_at:time" + _PLACE,
             "series_id sampled_at started_at episode_id attempt", direct=True,
         ),
         _kind(

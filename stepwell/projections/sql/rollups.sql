@@ -22,8 +22,11 @@ SELECT episode_id, change FROM new
 
 -- name: new_telemetry_points
 SELECT (extract(epoch FROM date_trunc('minute', sampled_at, 'UTC')) * 1000000)::bigint, series_id, source_partition,
-       count(*), sum(value), min(value), max(value), (extract(epoch FROM max(logged_at)) * 1000000)::bigint
-FROM new WHERE value > '-Infinity' AND value < 'Infinity' GROUP BY 1, 2, 3
+       count(*), sum(measurements)::bigint, sum(value) FILTER (WHERE measurements IS NOT NULL),
+       min(stepwell.measured(value, measurements, distribution, 'min')),
+       max(stepwell.measured(value, measurements, distribution, 'max')),
+       (extract(epoch FROM max(logged_at)) * 1000000)::bigint
+FROM new WHERE stepwell.summed(value) GROUP BY 1, 2, 3
 
 -- name: told_step
 SELECT timestamptz 'epoch' + d.minute * interval '1 microsecond' AS at, e.policy, e.policy_version, e.task, e.scene,
@@ -44,11 +47,12 @@ JOIN verdict_changes c ON c.episode_id = d.episode_id AND c.change = d.change
 
 -- name: told_telemetry
 SELECT timestamptz 'epoch' + d.minute * interval '1 microsecond' AS at, d.series_id, d.source_partition, d.points,
-       d.value_sum, d.value_min, d.value_max, timestamptz 'epoch' + d.logged * interval '1 microsecond' AS logged_at
+       d.measurements, d.value_sum, d.value_min, d.value_max,
+       timestamptz 'epoch' + d.logged * interval '1 microsecond' AS logged_at
 FROM unnest(%(minute)s::bigint[], %(series_id)s::bigint[], %(source_partition)s::integer[], %(points)s::bigint[],
-            %(value_sum)s::double precision[], %(value_min)s::double precision[], %(value_max)s::double precision[],
+            %(measurements)s::bigint[], %(value_sum)s::double precision[], %(value_min)s::double precision[], %(value_max)s::double precision[],
             %(logged)s::bigint[])
-     AS d (minute, series_id, source_partition, points, value_sum, value_min, value_max, logged)
+     AS d (minute, series_id, source_partition, points, measurements, value_sum, value_min, value_max, logged)
 
 -- name: every_step
 SELECT date_trunc('minute', s.occurred_at, 'UTC') AS at, e.policy, e.policy_version, e.task, e.scene, e.perturbation,
@@ -67,8 +71,10 @@ FROM verdict_changes
 
 -- name: every_telemetry
 SELECT date_trunc('minute', sampled_at, 'UTC') AS at, series_id, source_partition, count(*) AS points,
-       sum(value) AS value_sum, min(value) AS value_min, max(value) AS value_max, max(logged_at) AS logged_at
-FROM telemetry_points WHERE value > '-Infinity' AND value < 'Infinity' GROUP BY 1, 2, 3
+       sum(measurements)::bigint AS measurements, sum(value) FILTER (WHERE measurements IS NOT NULL) AS value_sum,
+       min(stepwell.measured(value, measurements, distribution, 'min')) AS value_min,
+       max(stepwell.measured(value, measurements, distribution, 'max')) AS value_max, max(logged_at) AS logged_at
+FROM telemetry_points WHERE stepwell.summed(value) GROUP BY 1, 2, 3
 
 -- name: note_gaps
 INSERT INTO step_gaps AS g (episode_id, attempt, first_at, last_at)

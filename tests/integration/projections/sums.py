@@ -39,9 +39,21 @@ LEFT JOIN stepwell.episode_attempts a USING (episode_id, attempt)
 GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
 """
 _TELEMETRY_ANEW = """
-SELECT date_trunc(%s, sampled_at, 'UTC') AS bucket, series_id, count(*), round(sum(value)::numeric, 6), min(value),
-       max(value)
-FROM stepwell.telemetry_points WHERE abs(value) < 'Infinity' GROUP BY 1, 2
+SELECT date_trunc(%s, sampled_at, 'UTC') AS bucket, series_id, count(*), sum(measured),
+       round(sum(value) FILTER (WHERE measured IS NOT NULL)::numeric, 6),
+       min(CASE WHEN kind <> 'histogram' THEN value WHEN measured > 0 THEN told_least END),
+       max(CASE WHEN kind <> 'histogram' THEN value WHEN measured > 0 THEN told_most END)
+FROM (
+    SELECT series_id, kind, sampled_at, value,
+           CASE WHEN kind IN ('counter', 'histogram') AND temporality = 'cumulative' THEN NULL
+                WHEN kind <> 'histogram' THEN 1
+                WHEN (distribution -> 'count')::numeric BETWEEN 0 AND 2 ^ 40 THEN (distribution -> 'count')::bigint
+           END AS measured,
+           nullif(distribution ->> 'min', 'nan')::double precision AS told_least,
+           nullif(distribution ->> 'max', 'nan')::double precision AS told_most
+    FROM stepwell.telemetry_points JOIN stepwell.telemetry_series USING (series_id) WHERE abs(value) < 1e300
+) AS told
+GROUP BY 1, 2
 """
 
 
@@ -61,7 +73,8 @@ def kept(query: Query, family: str, level: str) -> list[tuple[Any, ...]]:
         "outcome": (OUTCOMES, "sum(episodes), sum(steps)", "sum(episodes)"),
         "step": (STEPS, "sum(steps), sum(wall_us)", "sum(steps)"),
         "telemetry": (
-            "series_id", "sum(points), round(sum(value_sum)::numeric, 6), min(value_min), max(value_max)",
+            "series_id",
+            "sum(points), sum(measurements), round(sum(value_sum)::numeric, 6), min(value_min), max(value_max)",
             "sum(points)",
         ),
     }  # fmt: skip

@@ -53,6 +53,29 @@ def verdict(name: str, number: int, at: int, outcome: str, attempt: int = 1, rev
     )  # fmt: skip
 
 
+def counters(worker: str, number: int, at: int) -> LogRecord:
+    """What counts, and histograms of every kind, with numbers that no sum holds among them."""
+    named = [
+        ("requests", "counter", "delta"), ("requests.since", "counter", "cumulative"),
+        ("waiting", "up_down_counter", "cumulative"), ("took", "histogram", "delta"),
+        ("took.since", "histogram", "cumulative"), ("odd", "histogram", "delta"), ("huge", "gauge", "none"),
+    ]  # fmt: skip
+    series = tuple(
+        facts.model.Series(metric=name, unit="1", kind=kind, temporality=temporality)
+        for name, kind, temporality in named
+    )
+    spreads = [(3, number, 0.25, number + 0.5), (4, 9, 0.0, 99.0), (5, (0, 2**63 - 1, 5)[number % 3], None, math.nan)]
+    return facts.telemetry(
+        worker, 1000 + number, at=at, series=series, point_series=tuple(range(7)), point_start_at=(at - 1_000_000,) * 7,
+        point_at=(at,) * 7,
+        point_value=(2.0, float(number), number - 4.0, number / 8, 70.5, 1.5, (1e308, 1e299)[number % 2]),
+        distributions=tuple(
+            facts.model.Distribution(point=point, count=count, min=least, max=most)
+            for point, count, least, most in spreads
+        ),
+    )  # fmt: skip
+
+
 def history(count: int) -> list[LogRecord]:
     """Episodes of today, of this week and of two months ago; outcomes of all kinds, revised, tried again."""
     now = facts.now_us()
@@ -67,6 +90,7 @@ def history(count: int) -> list[LogRecord]:
         if number % 5 == 0:
             records.append(verdict(name, number, at + HOUR_US, "success", attempt=2))
         records.append(facts.telemetry(f"w-{number % 2}", number, at=at, point_value=(number / 4, 3.0)))
+        records.append(counters(f"w-{number % 2}", number, at))
     return records
 
 
@@ -187,6 +211,35 @@ def test_gpu_and_telemetry_views(log: MessageLog, drain: Callable[..., None], da
         ) == [("lab-3", "3", 0.5, 3e9, 8e9, 70.0, 150.0)]  # fmt: skip
         room = f"SELECT points, mean, min, max FROM stepwell.telemetry_by_{level} WHERE attributes = '{{}}'"
         assert query(room) == [(1, 21.0, 21.0, 21.0)]
+
+
+def test_histograms_count_what_was_measured_and_what_is_cumulative_is_not_added_up(
+    log: MessageLog, drain: Callable[..., None], database: str, query: Query
+) -> None:
+    at = facts.now_us() // HOUR_US * HOUR_US - DAY_US
+    for number in (1, 2, 4):  # together and one by one, copied and merged
+        facts.publish(log, [counters("w-1", number, at + number * 1_000_000)])
+        if number != 1:
+            drain()
+    facts.publish(log, [counters("w-1", 2, at + 2_000_000)])  # once more
+    drain()
+    refresh(database)
+    for level in ("minute", "hour", "day"):
+        found = query(
+            "SELECT metric, points, measurements, sum, mean, min, max"
+            f" FROM stepwell.telemetry_by_{level} WHERE temporality <> 'none' ORDER BY metric"
+        )
+        assert found == [
+            # Of the counts 2**63 - 1, 5 and 2**63 - 1 only one is believed.
+            ("odd", 3, 5, 1.5, 0.3, None, None),
+            ("requests", 3, 3, 6.0, 2.0, 2.0, 2.0),
+            ("requests.since", 3, None, None, None, 1.0, 4.0),
+            ("took", 3, 7, 0.875, 0.125, 0.25, 4.5),
+            ("took.since", 3, None, None, None, None, None),
+            ("waiting", 3, 3, -5.0, -5 / 3, -3.0, 0.0),
+        ], level
+    huge = "SELECT points, sum, max FROM stepwell.telemetry_by_day WHERE metric = 'huge'"
+    assert query(huge) == [(1, 1e299, 1e299)]  # and not 1e308, twice
 
 
 def test_percentiles_are_as_near_to_the_exact_ones_as_is_said(

@@ -91,6 +91,10 @@ DAMAGES = {
     "changed telemetry": (
         "UPDATE stepwell.telemetry_points SET value = 1 WHERE value = 3", "telemetry_points", "value is 1.0",
     ),
+    "changed measurements": (
+        "UPDATE stepwell.telemetry_points SET measurements = 3 WHERE value = 3", "telemetry_points",
+        "measurements is 3",
+    ),
     "a changed worker": (
         "UPDATE stepwell.worker_status SET state = 'failed' WHERE worker_id = 'w-1'", "worker_status",
         "state is 'failed'",

@@ -197,7 +197,7 @@ def test_an_audit_finds_a_wrong_sum(
         return
     facts.publish(log, day_of("e-1", facts.now_us()))
     drain()
-    count = {"step_hours": "steps", "outcome_days": "episodes", "telemetry_minutes": "points"}[damage]
+    count = {"step_hours": "steps", "outcome_days": "episodes", "telemetry_minutes": "measurements"}[damage]
     query(f"UPDATE stepwell_g1.{damage} SET {count} = {count} + 1")
     (difference,) = audit_tables(log, facts.CODEC, connection).differences
     assert difference.table == damage

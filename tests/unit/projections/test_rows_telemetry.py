@@ -85,6 +85,24 @@ def test_a_distribution_is_json_whatever_numbers_are_in_it() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kind", "temporality", "count", "measurements"),
+    [
+        ("gauge", "none", None, 1), ("counter", "delta", None, 1), ("counter", "cumulative", None, None),
+        ("up_down_counter", "delta", None, 1), ("up_down_counter", "cumulative", None, 1),
+        ("histogram", "delta", 7, 7), ("histogram", "delta", 0, 0), ("histogram", "delta", None, None),
+        ("histogram", "delta", -1, None), ("histogram", "delta", 2**63 - 1, None), ("histogram", "cumulative", 7, None),
+    ],
+)  # fmt: skip
+def test_a_point_says_how_many_measurements_may_be_added_up(
+    kind: str, temporality: str, count: int | None, measurements: int | None
+) -> None:
+    series = msgspec.structs.replace(SERIES, kind=kind, temporality=temporality)
+    spreads = () if count is None else (model.Distribution(point=1, count=count),)
+    _, point = rows(sampled(series=(series,), distributions=spreads), "telemetry_points")
+    assert point["measurements"] == measurements
+
+
 def test_what_a_database_cannot_hold_is_written_out() -> None:
     series = msgspec.structs.replace(SERIES, metric="a\0b", attributes=(Attribute(name="n\0", value="\0"),))
     (row,) = rows(sampled(series=(series,)), "telemetry_series")

@@ -36,7 +36,7 @@ GROUP BY 1, 2 ORDER BY 1, 2
 SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
        host || ' GPU ' || coalesce(attributes ->> 'hw.index', attributes ->> 'hw.id', '?')
            || CASE metric WHEN 'hw.gpu.pcie.rx' THEN ' received' ELSE ' sent' END AS metric,
-       sum(mean * points) / nullif(sum(points), 0) AS value
+       sum(sum) / nullif(sum(measurements), 0)::double precision AS value
 FROM stepwell.telemetry_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
   AND metric IN ('hw.gpu.pcie.rx', 'hw.gpu.pcie.tx') AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
@@ -66,14 +66,13 @@ FROM (
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: inference
--- From the points themselves: what a histogram says of many answers must be divided by their number, not by that of its
--- points.
-SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), sampled_at, 'epoch') AS time,
-       worker_id AS metric, sum(value) / sum(coalesce((distribution ->> 'count')::double precision, 1)) AS value
-FROM stepwell.telemetry
-WHERE $__timeFilter(sampled_at) AND metric = 'stepwell.agent.inference.duration'
-  AND value >= 0 AND value < 'Infinity' AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
-GROUP BY 1, 2 HAVING sum(coalesce((distribution ->> 'count')::double precision, 1)) > 0 ORDER BY 1, 2
+SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
+       worker_id AS metric, sum(sum) / sum(measurements)::double precision AS value
+FROM stepwell.telemetry_by_${resolution:raw}
+WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
+  AND metric = 'stepwell.agent.inference.duration' AND measurements > 0
+  AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))
+GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: queues
 SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
@@ -85,7 +84,7 @@ GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: cpu
 SELECT date_bin(greatest(interval '$__interval', interval '1 ${resolution:raw}'), bucket, 'epoch') AS time,
-       host AS metric, sum(mean * points) / nullif(sum(points), 0) AS value
+       host AS metric, sum(sum) / nullif(sum(measurements), 0)::double precision AS value
 FROM stepwell.telemetry_by_${resolution:raw}
 WHERE bucket BETWEEN date_trunc('${resolution:raw}', $__timeFrom()::timestamptz, 'UTC') AND $__timeTo()::timestamptz
   AND metric = 'system.cpu.utilization' AND ('*' IN (${host:sqlstring}) OR host IN (${host:sqlstring}))

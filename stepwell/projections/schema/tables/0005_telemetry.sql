@@ -30,6 +30,7 @@ CREATE TABLE telemetry_points (
     started_at timestamptz NOT NULL,
     series_id bigint NOT NULL,
     value double precision NOT NULL,
+    measurements bigint,
     distribution jsonb,
     episode_id text NOT NULL DEFAULT '',
     attempt integer NOT NULL DEFAULT 0,
@@ -47,6 +48,7 @@ COMMENT ON COLUMN telemetry_points.sampled_at IS 'When it was measured (UTC, sen
 COMMENT ON COLUMN telemetry_points.started_at IS 'Since when a counter or histogram counts (UTC, sender''s clock); the same as sampled_at for gauges.';
 COMMENT ON COLUMN telemetry_points.series_id IS 'What it is of (number in telemetry_series).';
 COMMENT ON COLUMN telemetry_points.value IS 'The number (unit of its series); of a histogram the sum. NaN and infinities are kept.';
+COMMENT ON COLUMN telemetry_points.measurements IS 'What value is the sum of (number of measurements): 1, of a histogram its count. Null where values must not be added up: cumulative counters and histograms tell all since started_at, and some histograms do not tell their count.';
 COMMENT ON COLUMN telemetry_points.distribution IS 'Of a histogram: count, min, max, bounds (upper ends, in the unit of the series) and counts, one more than bounds (JSON object); else null.';
 COMMENT ON COLUMN telemetry_points.episode_id IS 'The episode it belongs to; empty where it belongs to none.';
 COMMENT ON COLUMN telemetry_points.attempt IS 'Number of the attempt (count from 1); 0 where it belongs to none.';

@@ -218,9 +218,10 @@ CREATE TABLE telemetry_minutes (
     series_id bigint NOT NULL,
     source_partition integer NOT NULL,
     points bigint NOT NULL,
-    value_sum double precision NOT NULL,
-    value_min double precision NOT NULL,
-    value_max double precision NOT NULL,
+    measurements bigint,
+    value_sum double precision,
+    value_min double precision,
+    value_max double precision,
     logged_at timestamptz NOT NULL
 );
 CREATE UNIQUE INDEX telemetry_minutes_key ON telemetry_minutes
@@ -230,10 +231,11 @@ COMMENT ON TABLE telemetry_minutes IS 'What was measured, by minute and series.'
 COMMENT ON COLUMN telemetry_minutes.bucket IS 'Start of the minute (UTC).';
 COMMENT ON COLUMN telemetry_minutes.series_id IS 'The series (number), as in telemetry_series.';
 COMMENT ON COLUMN telemetry_minutes.source_partition IS 'Partition of the log whose facts are summed (number): projectors of two partitions never write one row.';
-COMMENT ON COLUMN telemetry_minutes.points IS 'Points with a finite value (points).';
-COMMENT ON COLUMN telemetry_minutes.value_sum IS 'Sum of the values (unit of the series).';
-COMMENT ON COLUMN telemetry_minutes.value_min IS 'Least value (unit of the series).';
-COMMENT ON COLUMN telemetry_minutes.value_max IS 'Most value (unit of the series).';
+COMMENT ON COLUMN telemetry_minutes.points IS 'Points, but those with NaN, an infinity or a value beyond 1e300 (points).';
+COMMENT ON COLUMN telemetry_minutes.measurements IS 'What their values are the sum of (number of measurements): a histogram has many in a point; null where values cannot be added up (cumulative counters and histograms).';
+COMMENT ON COLUMN telemetry_minutes.value_sum IS 'Sum of the measurements (unit of the series); null where values cannot be added up.';
+COMMENT ON COLUMN telemetry_minutes.value_min IS 'Least measurement (unit of the series), of a cumulative counter the least reading; null where histograms do not tell.';
+COMMENT ON COLUMN telemetry_minutes.value_max IS 'Most measurement (unit of the series), of a cumulative counter the most reading; null where histograms do not tell.';
 COMMENT ON COLUMN telemetry_minutes.logged_at IS 'When the log took the newest fact in it (UTC, log''s clock).';
 
 CREATE TABLE telemetry_hours (
@@ -241,9 +243,10 @@ CREATE TABLE telemetry_hours (
     series_id bigint NOT NULL,
     source_partition integer NOT NULL,
     points bigint NOT NULL,
-    value_sum double precision NOT NULL,
-    value_min double precision NOT NULL,
-    value_max double precision NOT NULL,
+    measurements bigint,
+    value_sum double precision,
+    value_min double precision,
+    value_max double precision,
     logged_at timestamptz NOT NULL
 );
 CREATE UNIQUE INDEX telemetry_hours_key ON telemetry_hours
@@ -253,10 +256,11 @@ COMMENT ON TABLE telemetry_hours IS 'What was measured, by hour and series.';
 COMMENT ON COLUMN telemetry_hours.bucket IS 'Start of the hour (UTC).';
 COMMENT ON COLUMN telemetry_hours.series_id IS 'The series (number), as in telemetry_series.';
 COMMENT ON COLUMN telemetry_hours.source_partition IS 'Partition of the log whose facts are summed (number): projectors of two partitions never write one row.';
-COMMENT ON COLUMN telemetry_hours.points IS 'Points with a finite value (points).';
-COMMENT ON COLUMN telemetry_hours.value_sum IS 'Sum of the values (unit of the series).';
-COMMENT ON COLUMN telemetry_hours.value_min IS 'Least value (unit of the series).';
-COMMENT ON COLUMN telemetry_hours.value_max IS 'Most value (unit of the series).';
+COMMENT ON COLUMN telemetry_hours.points IS 'Points, but those with NaN, an infinity or a value beyond 1e300 (points).';
+COMMENT ON COLUMN telemetry_hours.measurements IS 'What their values are the sum of (number of measurements): a histogram has many in a point; null where values cannot be added up (cumulative counters and histograms).';
+COMMENT ON COLUMN telemetry_hours.value_sum IS 'Sum of the measurements (unit of the series); null where values cannot be added up.';
+COMMENT ON COLUMN telemetry_hours.value_min IS 'Least measurement (unit of the series), of a cumulative counter the least reading; null where histograms do not tell.';
+COMMENT ON COLUMN telemetry_hours.value_max IS 'Most measurement (unit of the series), of a cumulative counter the most reading; null where histograms do not tell.';
 COMMENT ON COLUMN telemetry_hours.logged_at IS 'When the log took the newest fact in it (UTC, log''s clock).';
 
 CREATE TABLE telemetry_days (
@@ -264,9 +268,10 @@ CREATE TABLE telemetry_days (
     series_id bigint NOT NULL,
     source_partition integer NOT NULL,
     points bigint NOT NULL,
-    value_sum double precision NOT NULL,
-    value_min double precision NOT NULL,
-    value_max double precision NOT NULL,
+    measurements bigint,
+    value_sum double precision,
+    value_min double precision,
+    value_max double precision,
     logged_at timestamptz NOT NULL
 );
 CREATE UNIQUE INDEX telemetry_days_key ON telemetry_days
@@ -276,8 +281,9 @@ COMMENT ON TABLE telemetry_days IS 'What was measured, by day and series.';
 COMMENT ON COLUMN telemetry_days.bucket IS 'Start of the day (UTC).';
 COMMENT ON COLUMN telemetry_days.series_id IS 'The series (number), as in telemetry_series.';
 COMMENT ON COLUMN telemetry_days.source_partition IS 'Partition of the log whose facts are summed (number): projectors of two partitions never write one row.';
-COMMENT ON COLUMN telemetry_days.points IS 'Points with a finite value (points).';
-COMMENT ON COLUMN telemetry_days.value_sum IS 'Sum of the values (unit of the series).';
-COMMENT ON COLUMN telemetry_days.value_min IS 'Least value (unit of the series).';
-COMMENT ON COLUMN telemetry_days.value_max IS 'Most value (unit of the series).';
+COMMENT ON COLUMN telemetry_days.points IS 'Points, but those with NaN, an infinity or a value beyond 1e300 (points).';
+COMMENT ON COLUMN telemetry_days.measurements IS 'What their values are the sum of (number of measurements): a histogram has many in a point; null where values cannot be added up (cumulative counters and histograms).';
+COMMENT ON COLUMN telemetry_days.value_sum IS 'Sum of the measurements (unit of the series); null where values cannot be added up.';
+COMMENT ON COLUMN telemetry_days.value_min IS 'Least measurement (unit of the series), of a cumulative counter the least reading; null where histograms do not tell.';
+COMMENT ON COLUMN telemetry_days.value_max IS 'Most measurement (unit of the series), of a cumulative counter the most reading; null where histograms do not tell.';
 COMMENT ON COLUMN telemetry_days.logged_at IS 'When the log took the newest fact in it (UTC, log''s clock).';

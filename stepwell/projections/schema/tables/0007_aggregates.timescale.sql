@@ -133,49 +133,53 @@ COMMENT ON COLUMN step_days.logged_at IS 'When the log took the newest fact in i
 CREATE MATERIALIZED VIEW telemetry_minutes WITH (timescaledb.continuous, timescaledb.materialized_only = false) AS
 SELECT time_bucket('1 minute', sampled_at) AS bucket,
        series_id,
-       count(*) AS points, sum(value) AS value_sum, min(value) AS value_min, max(value) AS value_max, max(logged_at)
-       AS logged_at
+       count(*) AS points, sum(measurements)::bigint AS measurements,
+       sum(value) FILTER (WHERE measurements IS NOT NULL) AS value_sum,
+       min(stepwell.measured(value, measurements, distribution, 'min')) AS value_min,
+       max(stepwell.measured(value, measurements, distribution, 'max')) AS value_max, max(logged_at) AS logged_at
 FROM telemetry_points
--- NaN counts as more than any number.
-WHERE value > '-Infinity' AND value < 'Infinity'
+WHERE stepwell.summed(value)
 GROUP BY 1, 2 WITH NO DATA;
 COMMENT ON VIEW telemetry_minutes IS 'What was measured, by minute and series.';
 COMMENT ON COLUMN telemetry_minutes.bucket IS 'Start of the minute (UTC).';
 COMMENT ON COLUMN telemetry_minutes.series_id IS 'The series (number), as in telemetry_series.';
-COMMENT ON COLUMN telemetry_minutes.points IS 'Points with a finite value (points).';
-COMMENT ON COLUMN telemetry_minutes.value_sum IS 'Sum of the values (unit of the series).';
-COMMENT ON COLUMN telemetry_minutes.value_min IS 'Least value (unit of the series).';
-COMMENT ON COLUMN telemetry_minutes.value_max IS 'Most value (unit of the series).';
+COMMENT ON COLUMN telemetry_minutes.points IS 'Points, but those with NaN, an infinity or a value beyond 1e300 (points).';
+COMMENT ON COLUMN telemetry_minutes.measurements IS 'What their values are the sum of (number of measurements): a histogram has many in a point; null where values cannot be added up (cumulative counters and histograms).';
+COMMENT ON COLUMN telemetry_minutes.value_sum IS 'Sum of the measurements (unit of the series); null where values cannot be added up.';
+COMMENT ON COLUMN telemetry_minutes.value_min IS 'Least measurement (unit of the series), of a cumulative counter the least reading; null where histograms do not tell.';
+COMMENT ON COLUMN telemetry_minutes.value_max IS 'Most measurement (unit of the series), of a cumulative counter the most reading; null where histograms do not tell.';
 COMMENT ON COLUMN telemetry_minutes.logged_at IS 'When the log took the newest fact in it (UTC, log''s clock).';
 
 CREATE MATERIALIZED VIEW telemetry_hours WITH (timescaledb.continuous, timescaledb.materialized_only = false) AS
 SELECT time_bucket('1 hour', bucket) AS bucket,
        series_id,
-       sum(points)::bigint AS points, sum(value_sum) AS value_sum, min(value_min) AS value_min, max(value_max) AS
-       value_max, max(logged_at) AS logged_at
+       sum(points)::bigint AS points, sum(measurements)::bigint AS measurements, sum(value_sum) AS value_sum,
+       min(value_min) AS value_min, max(value_max) AS value_max, max(logged_at) AS logged_at
 FROM telemetry_minutes
 GROUP BY 1, 2 WITH NO DATA;
 COMMENT ON VIEW telemetry_hours IS 'What was measured, by hour and series.';
 COMMENT ON COLUMN telemetry_hours.bucket IS 'Start of the hour (UTC).';
 COMMENT ON COLUMN telemetry_hours.series_id IS 'The series (number), as in telemetry_series.';
-COMMENT ON COLUMN telemetry_hours.points IS 'Points with a finite value (points).';
-COMMENT ON COLUMN telemetry_hours.value_sum IS 'Sum of the values (unit of the series).';
-COMMENT ON COLUMN telemetry_hours.value_min IS 'Least value (unit of the series).';
-COMMENT ON COLUMN telemetry_hours.value_max IS 'Most value (unit of the series).';
+COMMENT ON COLUMN telemetry_hours.points IS 'Points, but those with NaN, an infinity or a value beyond 1e300 (points).';
+COMMENT ON COLUMN telemetry_hours.measurements IS 'What their values are the sum of (number of measurements): a histogram has many in a point; null where values cannot be added up (cumulative counters and histograms).';
+COMMENT ON COLUMN telemetry_hours.value_sum IS 'Sum of the measurements (unit of the series); null where values cannot be added up.';
+COMMENT ON COLUMN telemetry_hours.value_min IS 'Least measurement (unit of the series), of a cumulative counter the least reading; null where histograms do not tell.';
+COMMENT ON COLUMN telemetry_hours.value_max IS 'Most measurement (unit of the series), of a cumulative counter the most reading; null where histograms do not tell.';
 COMMENT ON COLUMN telemetry_hours.logged_at IS 'When the log took the newest fact in it (UTC, log''s clock).';
 
 CREATE MATERIALIZED VIEW telemetry_days WITH (timescaledb.continuous, timescaledb.materialized_only = false) AS
 SELECT time_bucket('1 day', bucket) AS bucket,
        series_id,
-       sum(points)::bigint AS points, sum(value_sum) AS value_sum, min(value_min) AS value_min, max(value_max) AS
-       value_max, max(logged_at) AS logged_at
+       sum(points)::bigint AS points, sum(measurements)::bigint AS measurements, sum(value_sum) AS value_sum,
+       min(value_min) AS value_min, max(value_max) AS value_max, max(logged_at) AS logged_at
 FROM telemetry_hours
 GROUP BY 1, 2 WITH NO DATA;
 COMMENT ON VIEW telemetry_days IS 'What was measured, by day and series.';
 COMMENT ON COLUMN telemetry_days.bucket IS 'Start of the day (UTC).';
 COMMENT ON COLUMN telemetry_days.series_id IS 'The series (number), as in telemetry_series.';
-COMMENT ON COLUMN telemetry_days.points IS 'Points with a finite value (points).';
-COMMENT ON COLUMN telemetry_days.value_sum IS 'Sum of the values (unit of the series).';
-COMMENT ON COLUMN telemetry_days.value_min IS 'Least value (unit of the series).';
-COMMENT ON COLUMN telemetry_days.value_max IS 'Most value (unit of the series).';
+COMMENT ON COLUMN telemetry_days.points IS 'Points, but those with NaN, an infinity or a value beyond 1e300 (points).';
+COMMENT ON COLUMN telemetry_days.measurements IS 'What their values are the sum of (number of measurements): a histogram has many in a point; null where values cannot be added up (cumulative counters and histograms).';
+COMMENT ON COLUMN telemetry_days.value_sum IS 'Sum of the measurements (unit of the series); null where values cannot be added up.';
+COMMENT ON COLUMN telemetry_days.value_min IS 'Least measurement (unit of the series), of a cumulative counter the least reading; null where histograms do not tell.';
+COMMENT ON COLUMN telemetry_days.value_max IS 'Most measurement (unit of the series), of a cumulative counter the most reading; null where histograms do not tell.';
 COMMENT ON COLUMN telemetry_days.logged_at IS 'When the log took the newest fact in it (UTC, log''s clock).';

@@ -183,23 +183,25 @@ FROM stepwell.step_days;
 COMMENT ON VIEW stepwell.step_facts IS 'Steps to sum over any dimensions, by day: SELECT worker, sum(steps), sum(wall_us) / 1e6, stepwell.wall_percentile(0.99, array_agg(wall_bucket), array_agg(steps)) FROM stepwell.step_facts GROUP BY worker.';
 
 CREATE OR REPLACE VIEW stepwell.telemetry_by_minute AS
-SELECT t.bucket, s.metric, s.unit, s.kind, s.worker_id, s.host, s.attributes, t.series_id, sum(t.points)::bigint AS points,
-       sum(t.value_sum) / nullif(sum(t.points), 0) AS mean, min(t.value_min) AS min, max(t.value_max) AS max
+SELECT t.bucket, s.metric, s.unit, s.kind, s.temporality, s.worker_id, s.host, s.attributes, t.series_id,
+       sum(t.points)::bigint AS points, sum(t.measurements)::bigint AS measurements, sum(t.value_sum) AS sum,
+       sum(t.value_sum) / nullif(sum(t.measurements), 0)::double precision AS mean,
+       min(t.value_min) AS min, max(t.value_max) AS max
 FROM stepwell.telemetry_minutes t JOIN stepwell.telemetry_series s USING (series_id)
 -- The dictionary's row follows from its id.
-GROUP BY t.bucket, t.series_id, s.metric, s.unit, s.kind, s.worker_id, s.host, s.attributes;
-COMMENT ON VIEW stepwell.telemetry_by_minute IS 'What was measured, by the minute and series: mean, least and most of the points (unit of the column unit).';
+GROUP BY t.bucket, t.series_id, s.metric, s.unit, s.kind, s.temporality, s.worker_id, s.host, s.attributes;
+COMMENT ON VIEW stepwell.telemetry_by_minute IS 'What was measured, by the minute and series: points, the measurements in them (a histogram has many in a point), their sum, mean, least and most (unit of the column unit). Cumulative counters and histograms tell all since they began, which cannot be added up: measurements, sum and mean are null; min and max are readings of counters, and null of histograms.';
 
 CREATE OR REPLACE VIEW stepwell.gpu_by_minute AS
 SELECT bucket, host, gpu,
-       sum(value_sum) FILTER (WHERE metric = 'hw.gpu.utilization') / nullif(sum(points) FILTER (WHERE metric = 'hw.gpu.utilization'), 0) AS utilization,
+       sum(value_sum) FILTER (WHERE metric = 'hw.gpu.utilization') / nullif(sum(measurements) FILTER (WHERE metric = 'hw.gpu.utilization'), 0)::double precision AS utilization,
        max(value_max) FILTER (WHERE metric = 'hw.gpu.memory.usage') AS memory_used,
        max(value_max) FILTER (WHERE metric = 'hw.gpu.memory.limit') AS memory_limit,
        max(value_max) FILTER (WHERE metric = 'hw.temperature') AS temperature,
-       sum(value_sum) FILTER (WHERE metric = 'hw.power') / nullif(sum(points) FILTER (WHERE metric = 'hw.power'), 0) AS power
+       sum(value_sum) FILTER (WHERE metric = 'hw.power') / nullif(sum(measurements) FILTER (WHERE metric = 'hw.power'), 0)::double precision AS power
 FROM (
     SELECT t.bucket, s.host, coalesce(s.attributes ->> 'hw.index', s.attributes ->> 'hw.id') AS gpu, s.metric,
-           t.points, t.value_sum, t.value_max
+           t.measurements, t.value_sum, t.value_max
     FROM stepwell.telemetry_minutes t JOIN stepwell.telemetry_series s USING (series_id)
     WHERE s.metric IN ('hw.gpu.utilization', 'hw.gpu.memory.usage', 'hw.gpu.memory.limit', 'hw.temperature', 'hw.power')
 ) AS measured
@@ -209,23 +211,25 @@ GROUP BY bucket, host, gpu;
 COMMENT ON VIEW stepwell.gpu_by_minute IS 'GPUs by the minute: mean utilization (0 to 1), most memory in use and its limit (By), highest temperature (Cel), mean power (W).';
 
 CREATE OR REPLACE VIEW stepwell.telemetry_by_hour AS
-SELECT t.bucket, s.metric, s.unit, s.kind, s.worker_id, s.host, s.attributes, t.series_id, sum(t.points)::bigint AS points,
-       sum(t.value_sum) / nullif(sum(t.points), 0) AS mean, min(t.value_min) AS min, max(t.value_max) AS max
+SELECT t.bucket, s.metric, s.unit, s.kind, s.temporality, s.worker_id, s.host, s.attributes, t.series_id,
+       sum(t.points)::bigint AS points, sum(t.measurements)::bigint AS measurements, sum(t.value_sum) AS sum,
+       sum(t.value_sum) / nullif(sum(t.measurements), 0)::double precision AS mean,
+       min(t.value_min) AS min, max(t.value_max) AS max
 FROM stepwell.telemetry_hours t JOIN stepwell.telemetry_series s USING (series_id)
 -- The dictionary's row follows from its id.
-GROUP BY t.bucket, t.series_id, s.metric, s.unit, s.kind, s.worker_id, s.host, s.attributes;
-COMMENT ON VIEW stepwell.telemetry_by_hour IS 'What was measured, by the hour and series: mean, least and most of the points (unit of the column unit).';
+GROUP BY t.bucket, t.series_id, s.metric, s.unit, s.kind, s.temporality, s.worker_id, s.host, s.attributes;
+COMMENT ON VIEW stepwell.telemetry_by_hour IS 'What was measured, by the hour and series: points, the measurements in them (a histogram has many in a point), their sum, mean, least and most (unit of the column unit). Cumulative counters and histograms tell all since they began, which cannot be added up: measurements, sum and mean are null; min and max are readings of counters, and null of histograms.';
 
 CREATE OR REPLACE VIEW stepwell.gpu_by_hour AS
 SELECT bucket, host, gpu,
-       sum(value_sum) FILTER (WHERE metric = 'hw.gpu.utilization') / nullif(sum(points) FILTER (WHERE metric = 'hw.gpu.utilization'), 0) AS utilization,
+       sum(value_sum) FILTER (WHERE metric = 'hw.gpu.utilization') / nullif(sum(measurements) FILTER (WHERE metric = 'hw.gpu.utilization'), 0)::double precision AS utilization,
        max(value_max) FILTER (WHERE metric = 'hw.gpu.memory.usage') AS memory_used,
        max(value_max) FILTER (WHERE metric = 'hw.gpu.memory.limit') AS memory_limit,
        max(value_max) FILTER (WHERE metric = 'hw.temperature') AS temperature,
-       sum(value_sum) FILTER (WHERE metric = 'hw.power') / nullif(sum(points) FILTER (WHERE metric = 'hw.power'), 0) AS power
+       sum(value_sum) FILTER (WHERE metric = 'hw.power') / nullif(sum(measurements) FILTER (WHERE metric = 'hw.power'), 0)::double precision AS power
 FROM (
     SELECT t.bucket, s.host, coalesce(s.attributes ->> 'hw.index', s.attributes ->> 'hw.id') AS gpu, s.metric,
-           t.points, t.value_sum, t.value_max
+           t.measurements, t.value_sum, t.value_max
     FROM stepwell.telemetry_hours t JOIN stepwell.telemetry_series s USING (series_id)
     WHERE s.metric IN ('hw.gpu.utilization', 'hw.gpu.memory.usage', 'hw.gpu.memory.limit', 'hw.temperature', 'hw.power')
 ) AS measured
@@ -235,23 +239,25 @@ GROUP BY bucket, host, gpu;
 COMMENT ON VIEW stepwell.gpu_by_hour IS 'GPUs by the hour: mean utilization (0 to 1), most memory in use and its limit (By), highest temperature (Cel), mean power (W).';
 
 CREATE OR REPLACE VIEW stepwell.telemetry_by_day AS
-SELECT t.bucket, s.metric, s.unit, s.kind, s.worker_id, s.host, s.attributes, t.series_id, sum(t.points)::bigint AS points,
-       sum(t.value_sum) / nullif(sum(t.points), 0) AS mean, min(t.value_min) AS min, max(t.value_max) AS max
+SELECT t.bucket, s.metric, s.unit, s.kind, s.temporality, s.worker_id, s.host, s.attributes, t.series_id,
+       sum(t.points)::bigint AS points, sum(t.measurements)::bigint AS measurements, sum(t.value_sum) AS sum,
+       sum(t.value_sum) / nullif(sum(t.measurements), 0)::double precision AS mean,
+       min(t.value_min) AS min, max(t.value_max) AS max
 FROM stepwell.telemetry_days t JOIN stepwell.telemetry_series s USING (series_id)
 -- The dictionary's row follows from its id.
-GROUP BY t.bucket, t.series_id, s.metric, s.unit, s.kind, s.worker_id, s.host, s.attributes;
-COMMENT ON VIEW stepwell.telemetry_by_day IS 'What was measured, by the day and series: mean, least and most of the points (unit of the column unit).';
+GROUP BY t.bucket, t.series_id, s.metric, s.unit, s.kind, s.temporality, s.worker_id, s.host, s.attributes;
+COMMENT ON VIEW stepwell.telemetry_by_day IS 'What was measured, by the day and series: points, the measurements in them (a histogram has many in a point), their sum, mean, least and most (unit of the column unit). Cumulative counters and histograms tell all since they began, which cannot be added up: measurements, sum and mean are null; min and max are readings of counters, and null of histograms.';
 
 CREATE OR REPLACE VIEW stepwell.gpu_by_day AS
 SELECT bucket, host, gpu,
-       sum(value_sum) FILTER (WHERE metric = 'hw.gpu.utilization') / nullif(sum(points) FILTER (WHERE metric = 'hw.gpu.utilization'), 0) AS utilization,
+       sum(value_sum) FILTER (WHERE metric = 'hw.gpu.utilization') / nullif(sum(measurements) FILTER (WHERE metric = 'hw.gpu.utilization'), 0)::double precision AS utilization,
        max(value_max) FILTER (WHERE metric = 'hw.gpu.memory.usage') AS memory_used,
        max(value_max) FILTER (WHERE metric = 'hw.gpu.memory.limit') AS memory_limit,
        max(value_max) FILTER (WHERE metric = 'hw.temperature') AS temperature,
-       sum(value_sum) FILTER (WHERE metric = 'hw.power') / nullif(sum(points) FILTER (WHERE metric = 'hw.power'), 0) AS power
+       sum(value_sum) FILTER (WHERE metric = 'hw.power') / nullif(sum(measurements) FILTER (WHERE metric = 'hw.power'), 0)::double precision AS power
 FROM (
     SELECT t.bucket, s.host, coalesce(s.attributes ->> 'hw.index', s.attributes ->> 'hw.id') AS gpu, s.metric,
-           t.points, t.value_sum, t.value_max
+           t.measurements, t.value_sum, t.value_max
     FROM stepwell.telemetry_days t JOIN stepwell.telemetry_series s USING (series_id)
     WHERE s.metric IN ('hw.gpu.utilization', 'hw.gpu.memory.usage', 'hw.gpu.memory.limit', 'hw.temperature', 'hw.power')
 ) AS measured
