@@ -36,6 +36,7 @@ from benchmarks.projector import databases
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.otlp.metrics import MetricsReader
 from stepwell.adapters.otlp.senders import Senders
+from stepwell.adapters.otlp.taken import Taken
 from stepwell.engine.publish import outgoing
 from stepwell.engine.reading import read_range
 from stepwell.events.codec import Codec
@@ -84,17 +85,19 @@ def request(shape: str, number: int) -> bytes:
             point = metric.gauge.data_points.add(time_unix_nano=at + offset_ns * 1000, as_double=point_number * 0.37)
             for name, value in (("joint", f"joint-{place}"), ("arm", "left"), ("axis", "z")):
                 point.attributes.add(key=name).value.string_value = value
-    return made.SerializeToString()
+    body: bytes = made.SerializeToString()
+    return body
 
 
 def stages(bodies: list[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
     """What parsing, making records and encoding take by themselves, in one thread."""
     points = len(bodies) * POINTS
-    parsed, made = [], []
+    parsed: list[ExportMetricsServiceRequest] = []
+    made: list[Taken] = []
     sequence, codec = count(), Codec()
     reader = MetricsReader(Senders(), lambda: time.time_ns() // 1000, lambda: next(sequence))
 
-    def timed(work: Callable[[], None]) -> dict[str, Any]:
+    def timed(work: Callable[[], object]) -> dict[str, Any]:
         started, cpu = time.perf_counter(), time.process_time()
         work()
         return figures(points, time.perf_counter() - started, time.process_time() - cpu)
@@ -102,7 +105,7 @@ def stages(bodies: list[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "parse only", timed(lambda: parsed.extend(map(ExportMetricsServiceRequest.FromString, bodies)))
     yield "records", timed(lambda: made.extend(map(reader.read, parsed)))
     assert sum(each.accepted for each in made) == points, [each.message for each in made if each.message][:1]
-    yield "encode", timed(lambda: [outgoing(codec, record) for each in made for record in each.records] and None)
+    yield "encode", timed(lambda: [outgoing(codec, record) for each in made for record in each.records])
 
 
 def receive(kind: str, transport: str, bodies: list[bytes]) -> dict[str, Any]:
