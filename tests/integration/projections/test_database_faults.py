@@ -165,6 +165,33 @@ def test_a_deadlock_is_the_projector_s_to_lose_and_it_tries_again(fresh_url: str
     assert_as_the_log_says(log, fresh_url, 2)
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [("42704", "chunk not found"), ("TS003", 'table "_hyper_1_2_chunk" is not a chunk'),
+     ("XX000", "could not open relation with OID 17187")],
+)  # fmt: skip
+def test_a_chunk_that_is_dropped_under_a_batch_makes_the_projector_try_again(
+    state: str, said: str, fresh_url: str, log: MessageLog
+) -> None:
+    """What TimescaleDB says then, said by a trigger: the first time, and never again."""
+    with psycopg.connect(fresh_url, autocommit=True) as connection:
+        connection.execute(f"""
+            CREATE SEQUENCE public.tries;
+            CREATE FUNCTION public.no_chunk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF nextval('public.tries') = 1 THEN RAISE EXCEPTION '%', '{said}' USING ERRCODE = '{state}'; END IF;
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER no_chunk AFTER INSERT ON stepwell_g1.steps
+            FOR EACH STATEMENT EXECUTE FUNCTION public.no_chunk()
+        """)
+    facts.publish(log, facts.episode("e-1", STEPS))
+    with Running(Projector(log, fresh_url, facts.CODEC), log) as projector:
+        projector.wait_caught_up()
+    with psycopg.connect(fresh_url) as connection:
+        assert connection.execute("SELECT last_value FROM public.tries").fetchone() > (1,)
+    assert_as_the_log_says(log, fresh_url, 1)
+
+
 def waits_for_a_lock(url: str) -> bool:
     with psycopg.connect(url) as connection:
         waiting = connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
