@@ -11,7 +11,7 @@ Left to the strict reader: numbers of more than 8 bytes on the wire, arrays in s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ __all__ = [
     "Places",
     "Slot",
     "Struct",
+    "joined",
     "windows",
     "words_at",
 ]
@@ -259,6 +260,17 @@ class Bodies:
         if more.any():
             at[rows[more]] = _LOST
         return Array(counts, slots)
+
+
+def joined(parts: Sequence[bytes | None]) -> tuple[bytes, Ints, Ints]:
+    """All parts and the padding; where each begins; and its size, 0 for None."""
+    known = cast("Sequence[bytes]", parts)
+    try:
+        sizes = np.fromiter(map(len, known), np.int64, len(known))
+    except TypeError:  # some are None, which is rare
+        known = [part or b"" for part in parts]
+        sizes = np.fromiter(map(len, known), np.int64, len(known))
+    return b"".join([*known, bytes(PADDING)]), np.cumsum(sizes) - sizes, sizes
 
 
 def windows(buffer: Bytes | bytes, width: int) -> NDArray[Any]:

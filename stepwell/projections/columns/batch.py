@@ -1,6 +1,6 @@
 """Chooses the records of a batch that go by columns, and makes their rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from stepwell.events.model import ActionSent, Headers, StepDone
 from stepwell.events.schemas import SchemaSource, SchemaVersion
 from stepwell.events.topics import EPISODE_EVENTS
 from stepwell.projections.columns import guards, texts
-from stepwell.projections.columns.avro import PADDING, Bodies, Flags, Indexes, Ints, Places, Struct
+from stepwell.projections.columns.avro import Bodies, Flags, Indexes, Places, Struct, joined
 from stepwell.projections.columns.copying import encode_columns
 from stepwell.projections.columns.facts import MAKERS, Facts, select
 from stepwell.projections.columns.headers import UNKNOWN, plans_of
@@ -123,21 +123,13 @@ class _Laid:
 
     def __init__(self, batch: RecordBatch) -> None:
         self.partition = batch.source.partition
-        self.raw, starts, self.sizes = _joined(batch.values)
+        self.raw, starts, self.sizes = joined(batch.values)
         self.starts, self.ends = starts, starts + self.sizes
         self.first_bytes = np.frombuffer(self.raw, np.uint8)[starts]
-        self.raw_keys, key_starts, key_sizes = _joined(batch.keys)
+        self.raw_keys, key_starts, key_sizes = joined(batch.keys)
         self.keys = Places(key_starts, key_sizes)
         self.offsets = np.array(batch.offsets, np.int64)
         self.timestamps = np.array(batch.timestamps, np.int64)
-
-
-def _joined(parts: Sequence[bytes | None]) -> tuple[bytes, Ints, Ints]:
-    """All parts and the padding; where each begins; and its size, 0 for None."""
-    known = [part or b"" for part in parts]
-    sizes = np.fromiter(map(len, known), np.int64, len(known))
-    known.append(bytes(PADDING))
-    return b"".join(known), np.cumsum(sizes) - sizes, sizes
 
 
 def _rows(plan: _Plan, log: _Laid, rows: Indexes) -> tuple[Indexes, ColumnRows | None]:

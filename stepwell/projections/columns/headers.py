@@ -14,7 +14,7 @@ from stepwell.engine.headers import PackedHeaders, pack_headers
 from stepwell.events.codec import SCHEMA_HEADER
 from stepwell.events.model import Headers
 from stepwell.exceptions import LogError
-from stepwell.projections.columns.avro import Indexes, Ints, Words, windows
+from stepwell.projections.columns.avro import Indexes, Ints, Words, joined, windows
 
 __all__ = ["DECISIVE", "UNKNOWN", "plans_of"]
 
@@ -37,11 +37,8 @@ def plans_of(headers: Sequence[Headers], plan_of: Callable[[Headers], int]) -> I
     """
     if not isinstance(headers, PackedHeaders):
         return np.fromiter(map(plan_of, headers), np.int64, len(headers))
-    packed = [each or b"" for each in headers.packed]
-    sizes = np.fromiter(map(len, packed), np.int64, len(packed))
-    raw = b"".join([*packed, bytes(_WORD)])
-    starts = np.cumsum(sizes) - sizes
-    found = np.full(len(packed), UNKNOWN, np.int64)
+    raw, starts, sizes = joined(headers.packed)
+    found = np.full(len(headers), UNKNOWN, np.int64)
     for size in np.unique(sizes).tolist():
         rows = (sizes == size).nonzero()[0]
         rest = _by_patterns(headers, _rows_of(raw, starts[rows], size), rows, plan_of, found) if size else rows
