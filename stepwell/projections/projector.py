@@ -5,12 +5,14 @@ the database's position is the truth; what is committed on the log is advice for
 is doubt (a new assignment, a lost connection, a position that another projector moved), the position is read again and
 the partition goes on from there.
 
-While the database works on a batch, in a thread of its own, the next one is read and its rows are made. There is never
-more than one on its way, and nothing else touches the connection meanwhile (`Projector._settle`).
+While the database works on a batch, in a thread of its own, the next ones are read and their rows are made. There are
+never more than `_ON_ITS_WAY` on their way, one after the other, and nothing else touches the connection meanwhile
+(`Projector._settle`).
 """
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -43,6 +45,9 @@ __all__ = ["BATCH_RECORDS", "GROUP", "Projector"]
 GROUP = "stepwell-projector"
 BATCH_RECORDS = 20_000
 """One poll takes what is there: a single record when little happens, up to this many when behind."""
+_ON_ITS_WAY = 2
+"""So many batches at most are handed to the database: one poll reads a batch of each partition, which takes longer than
+the database takes for one of them, and it should not be idle then."""
 _POLL_S = 0.2
 _COMMIT_INTERVAL_S = 1.0
 _RETRY_MIN_S, _RETRY_MAX_S = 0.1, 5.0
@@ -132,7 +137,7 @@ class Projector:
         self._writer: BatchWriter | None = None
         self._deadline: Deadline | None = None
         self._hands = ThreadPoolExecutor(1, thread_name_prefix="projector-database")
-        self._on_its_way: _Write | None = None
+        self._on_its_way: deque[_Write] = deque()
         self._away_since: float | None = None
         self._retry_s = _RETRY_MIN_S
         self._retry_at = 0.0
@@ -207,17 +212,17 @@ class Projector:
         self._tell(consumer)
 
     def _handle(self, consumer: Consumer, batch: RecordBatch) -> None:
-        """Make the batch's rows, and send them off once the batch before has arrived."""
+        """Make the batch's rows, and send them off once there is room."""
         self._vitals.doing(f"making rows of {_stretch(batch)}")
         rows = self._reader.read(batch)
-        self._settle(consumer)
+        self._settle(consumer, leave=_ON_ITS_WAY - 1)
         if batch.source not in self._placed:
             return
         if self._writer is None or self._connection is None or self._deadline is None:
             self._placed.pop(batch.source, None)
             return
         outcome = self._hands.submit(self._write, self._writer, self._connection, self._deadline, batch, rows)
-        self._on_its_way = _Write(batch, rows, outcome)
+        self._on_its_way.append(_Write(batch, rows, outcome))
 
     def _write(
         self, writer: BatchWriter, connection: Connection, deadline: Deadline, batch: RecordBatch, rows: BatchRows
@@ -226,14 +231,22 @@ class Projector:
         with named_errors(self._url), deadline.on(connection):
             return writer.write(batch, rows.items, rows.columns, lambda: self._reader.read_one_by_one(batch))
 
-    def _settle(self, consumer: Consumer, *, pause: bool = True) -> None:
-        """Wait for the batch on its way, and take note of what became of it.
+    def _settle(self, consumer: Consumer, *, leave: int = 0, pause: bool = True) -> None:
+        """Wait until no more than ``leave`` batches are on their way, and take note of what became of the others.
 
-        To be called before anything else uses the connection, and before a partition is given away.
+        To be called, leaving none, before anything else uses the connection, and before a partition is given away.
         """
-        write, self._on_its_way = self._on_its_way, None
-        if write is None:
-            return
+        away: DatabaseUnavailableError | None = None
+        # The connection is dropped only when nobody uses it any more.
+        while len(self._on_its_way) > (leave if away is None else 0):
+            try:
+                self._note(self._on_its_way.popleft())
+            except DatabaseUnavailableError as error:
+                away = away or error
+        if away is not None:
+            self._database_away(consumer, away, pause=pause)
+
+    def _note(self, write: _Write) -> None:
         batch = write.batch
         self._vitals.doing(f"writing the rows of {_stretch(batch)}")
         try:
@@ -244,10 +257,8 @@ class Projector:
             )
             self._placed.pop(batch.source, None)
             return
-        except DatabaseUnavailableError as error:
-            self._database_away(consumer, error, pause=pause)
-            return
-        self._placed[batch.source] = batch.end
+        if batch.source in self._placed:  # else the batch before was fenced, and the position is read again
+            self._placed[batch.source] = batch.end
         self.batches_written += 1
         self.records_written += len(batch)
         self._vitals.took(batch.source, len(batch))

@@ -20,7 +20,7 @@ from stepwell.projections.batch_reader import BatchReader
 from stepwell.projections.database import connect
 from stepwell.projections.generations import read_homes
 from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import Projector
+from stepwell.projections.projector import GROUP, Projector
 from stepwell.projections.writer import BatchWriter, Item
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
@@ -182,10 +182,11 @@ def postgres(new_database: Callable[[], str]) -> str:
     return url
 
 
-def test_the_next_batch_is_read_but_not_written_while_the_database_works(postgres: str, log: MessageLog) -> None:
-    # In three partitions, so that one poll gives three batches.
-    names = ("e-1", "e-2", "e-6")
-    assert len({partition_for_key(name.encode(), 4) for name in names}) == 3
+@pytest.mark.parametrize("broken", [False, True], ids=["slow", "broken"])
+def test_no_more_than_two_batches_are_on_their_way(postgres: str, log: MessageLog, *, broken: bool) -> None:
+    # One in each partition, so that one poll gives four batches.
+    names = ("e-1", "e-2", "e-6", "e-11")
+    assert len({partition_for_key(name.encode(), 4) for name in names}) == 4
     facts.publish(log, itertools.chain.from_iterable(facts.episode(name, 150) for name in names))
     projector = Projector(log, postgres, facts.CODEC)
     made: list[int] = []
@@ -201,14 +202,23 @@ def test_the_next_batch_is_read_but_not_written_while_the_database_works(postgre
         assert schema is not None
         other.execute(f"LOCK TABLE {schema[0]}.steps")
         with Running(projector, log) as running:
-            running.wait(lambda: len(made) == 2)
+            running.wait(lambda: len(made) == 3)
             time.sleep(0.3)
-            assert (made, projector.records_written) == ([302, 302], 0)  # one on its way, one ready, no third
+            assert (made, projector.records_written) == ([302] * 3, 0)  # two on their way, one ready, no fourth
+            if broken:
+                ended = other.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE %s",
+                    (f"{GROUP}-%",),
+                ).fetchall()
+                assert ended == [(True,)]
+                time.sleep(0.3)
             other.rollback()
             running.wait_caught_up()
+            assert (len(made) > 4) == broken  # what was on its way with the connection is read again
     with psycopg.connect(postgres) as connection:
-        assert connection.execute("SELECT count(*) FROM stepwell.steps").fetchone() == (450,)
-        assert connection.execute("SELECT sum(records) FROM stepwell.sink_offsets").fetchone() == (906,)
+        assert connection.execute("SELECT count(*) FROM stepwell.steps").fetchone() == (600,)
+        assert connection.execute("SELECT sum(records) FROM stepwell.sink_offsets").fetchone() == (1_208,)
+    assert projector.records_written == 1_208
 
 
 def test_partitions_change_hands_under_load(postgres: str, log: MessageLog) -> None:
