@@ -19,6 +19,21 @@ def test_timescale_answers(timescale_url: str) -> None:
     assert made is not None
 
 
+def test_clients_of_timescale_keep_what_they_prepared(timescale_url: str) -> None:
+    """One backend serves all; psycopg says DEALLOCATE ALL after a DROP and a ROLLBACK."""
+    with (
+        psycopg.connect(timescale_url, autocommit=True, prepare_threshold=0) as one,
+        psycopg.connect(timescale_url, autocommit=True, prepare_threshold=0) as other,
+    ):
+        for _ in range(2):
+            assert one.execute("SELECT 1").fetchall() == [(1,)]
+            assert other.execute("SELECT 2").fetchall() == [(2,)]
+            other.execute("CREATE TABLE passing ()")
+            other.execute("DROP TABLE passing")
+            with other.transaction(force_rollback=True):
+                other.execute("SELECT 2")
+
+
 def test_databases_are_apart_and_real(postgres_url: str, new_database: Callable[[], str]) -> None:
     other = new_database()
     assert other != postgres_url

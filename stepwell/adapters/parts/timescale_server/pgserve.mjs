@@ -73,6 +73,10 @@ function rename(s, m) {                            // private prepared-statement
     const sql = cz(m, 5)[0]; track(s, sql)
     const d = /^\s*deallocate\s+(?:prepare\s+)?"?(\w+)"?\s*;?\s*$/i.exec(sql)
     if (d && s.stmts.delete(d[1])) return Q(`DEALLOCATE "${pre(d[1])}"`)
+    if (d && /^all$/i.test(d[1])) {                // psycopg says so after DROP, ALTER and ROLLBACK; of this client's only
+      s.stmts.clear()
+      return Q(`DO $do$ DECLARE own text; BEGIN FOR own IN SELECT name FROM pg_prepared_statements WHERE name LIKE '${s.id}:%' LOOP EXECUTE format('DEALLOCATE %I', own); END LOOP; END $do$`)
+    }
   }
   return m
 }
