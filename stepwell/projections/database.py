@@ -83,8 +83,10 @@ def named_errors(url: str) -> Iterator[None]:
         said = str(error).strip() or type(error).__name__
         state = error.sqlstate or ""
         # Class 08: connection lost; 57P: shutting down, starting, crashed; 53: out of disk, memory or connections;
-        # 57014: statement timeout; no state at all on an OperationalError: the socket failed.
-        gone = isinstance(error, psycopg.OperationalError) and (not state or state[:2] in ("08", "53"))
+        # 57014: statement timeout; no state at all on an OperationalError: the socket failed. 53400 is a limit that
+        # somebody set: it is met again each time.
+        lost = not state or (state[:2] in ("08", "53") and state != "53400")
+        gone = isinstance(error, psycopg.OperationalError) and lost
         refused = state in ("28P01", "28000", "3D000") or "password authentication failed" in said
         again = state in ("25P03", *_TRANSIENT) or (state in _CHUNK_STATES and _CHUNK_GONE.search(said))
         if (gone or state.startswith("57") or again) and not refused:

@@ -197,6 +197,7 @@ class Derivation:
             self._connection.execute(self._queries["note_gaps"], _columns(StepDelta, steps))
         if self._gaps:
             if not self._plain:
+                self._connection.execute(self._queries["decompress_all"])
                 for gap in self._gaps:
                     self._connection.execute(self._queries["touch_gap"], gap)
             self._connection.execute(self._queries["close_gaps"], {"episodes": self._told})

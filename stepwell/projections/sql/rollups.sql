@@ -98,6 +98,11 @@ WITH new AS (
     AND occurred_at >= %(first_at)s AND occurred_at < %(last_at)s
 )
 
+-- name: decompress_all
+-- To the end of the transaction. Steps that were compressed before their episode was told are decompressed by touch_gap,
+-- and TimescaleDB refuses a transaction with more than 100,000 of them, however often it is done again.
+SELECT set_config('timescaledb.max_tuples_decompressed_per_dml_transaction', '0', true)
+
 -- name: touch_gap
 -- Changes nothing, and tells the continuous aggregates that there is something to refresh.
 UPDATE steps SET logged_at = logged_at
