@@ -186,8 +186,8 @@ class Settings(BaseSettings):
     retention_dead_letters_days: Retention = Field(
         365.0, description="d that dead letters are kept in the database; 0: for ever"
     )
-    retention_minutes_days: Retention = Field(400.0, description="d that the sums by minute are kept; 0: for ever")
-    retention_hours_days: Retention = Field(0.0, description="d that the sums by hour are kept; 0: for ever")
+    retention_minutes_days: Retention = Field(400.0, description="d that the sums of steps and telemetry by minute are kept; 0: for ever")
+    retention_hours_days: Retention = Field(0.0, description="d that the sums of steps and telemetry by hour are kept; 0: for ever")
 
     worker_slot: str = Field(
         "0",

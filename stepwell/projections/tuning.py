@@ -113,8 +113,9 @@ class Tuning:
         retention_steps_days: how long steps and actions are kept, counted from when the log took them.
         retention_telemetry_days: of points and spans.
         retention_dead_letters_days: of dead letters.
-        retention_minutes_days: of the sums by minute.
-        retention_hours_days: of the sums by hour. Sums by day, and the changes of verdicts, are kept for ever.
+        retention_minutes_days: of the sums by minute over steps and telemetry.
+        retention_hours_days: of the sums by hour over steps and telemetry. Sums by day, and what is made of verdicts,
+            are kept for ever.
 
     Raises:
         ConfigurationError: something would be taken away before it is compressed, or while it is still summed.
@@ -168,7 +169,8 @@ class Tuning:
             "steps": self.retention_steps_days, "actions": self.retention_steps_days,
             "telemetry_points": self.retention_telemetry_days, "spans": self.retention_telemetry_days,
             "dead_letters": self.retention_dead_letters_days,
-            **{aggregate.name: self.retention_minutes_days for aggregate in AGGREGATES if aggregate.level == "minute"},
-            **{aggregate.name: self.retention_hours_days for aggregate in AGGREGATES if aggregate.level == "hour"},
+            # Not of outcomes: a verdict may be revised after years, and hours and days are summed from the minutes.
+            **{f"{family}_minutes": self.retention_minutes_days for family in ("step", "telemetry")},
+            **{f"{family}_hours": self.retention_hours_days for family in ("step", "telemetry")},
         }.get(relation, 0.0)  # fmt: skip
         return timedelta(days=days) if days else None

@@ -101,6 +101,20 @@ def test_a_late_row_where_retention_has_been_does_not_take_history_away(
     }
 
 
+def test_a_verdict_revised_after_years_is_summed(connection: Connection, query: Query) -> None:
+    now = facts.now_us()
+    then = now - 1000 * DAY_US  # longer ago than sums by minute are kept
+    write_by_topic(connection, day_of("old", then), logged_at=then)
+    keep_up(connection)
+    write_by_topic(connection, day_of("imported", then + 60_000_000, measured=False), logged_at=now)
+    revised = facts.verdict("old", 2, requested_at=then, n_steps=5, outcome="failure", failure_type="x", fault="policy")
+    write_by_topic(connection, [revised], logged_at=now)
+    keep_up(connection)
+    for level in LEVELS:
+        assert kept(query, "outcome", level) == anew(query, "outcome", level), level
+    assert query("SELECT sum(succeeded), sum(failed) FROM stepwell.success_by_day") == [(1, 1)]
+
+
 def test_rows_two_months_late_are_kept_and_summed(connection: Connection, query: Query) -> None:
     now = facts.now_us()
     write_by_topic(connection, [*day_of("then", now - 61 * DAY_US), *day_of("now", now - DAY_US)], logged_at=now)
@@ -141,6 +155,25 @@ def test_what_comes_twice_into_a_compressed_chunk_is_one_row(
     assert query("SELECT count(*) FROM stepwell.dead_letters") == [(0,)]
     keep_up(connection)
     assert_right(query)
+
+
+@pytest.mark.parametrize("migrated_url", ["timescale"], indirect=True)
+def test_a_late_claim_touches_more_compressed_rows_than_the_server_allows(connection: Connection, query: Query) -> None:
+    now = facts.now_us()
+    requested, claimed, *rest = day_of("e-1", now - 20 * DAY_US, steps=40)
+    write_by_topic(connection, rest, logged_at=now - 20 * DAY_US)
+    keep_up(connection)
+    assert query("SELECT DISTINCT host FROM stepwell.step_days") == [(None,)]
+    connection.execute("SET timescaledb.max_tuples_decompressed_per_dml_transaction = 10")
+    try:
+        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
+            connection.execute("UPDATE stepwell_g1.steps SET logged_at = logged_at")
+        write_by_topic(connection, [requested, claimed], logged_at=now)
+    finally:
+        connection.execute("RESET timescaledb.max_tuples_decompressed_per_dml_transaction")
+    keep_up(connection)
+    assert_right(query)
+    assert query("SELECT count(*) FROM stepwell.dead_letters") == [(0,)]
 
 
 def test_times_that_make_no_sense_open_no_chunks(connection: Connection, database: str, query: Query) -> None:

@@ -78,7 +78,7 @@ def test_another_configuration_changes_what_differs_and_only_that(connection: Co
     assert changed == {
         **{(name, "chunk length"): ("1 d", "12 h") for name in ("steps", "actions", "telemetry_points", "spans")},
         **{(name, "kept for"): ("180 d", None) for name in ("steps", "actions")},
-        **{(f"{family}_minutes", "kept for"): ("400 d", "100 d") for family in ("outcome", "step", "telemetry")},
+        **{(f"{family}_minutes", "kept for"): ("400 d", "100 d") for family in ("step", "telemetry")},
     }
     assert all(setting.right for setting in tune.show(connection, shorter))
     refreshed = tune.apply(connection, G1, Tuning(refresh_window_days=20, compress_after_days=30))
