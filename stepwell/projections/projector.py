@@ -259,6 +259,8 @@ class Projector:
             return
         if batch.source in self._placed:  # else the batch before was fenced, and the position is read again
             self._placed[batch.source] = batch.end
+        # Not when it is connected: what fails at the same batch again and again must not fill the log.
+        self._retry_s = _RETRY_MIN_S
         self.batches_written += 1
         self.records_written += len(batch)
         self._vitals.took(batch.source, len(batch))
@@ -369,7 +371,6 @@ class Projector:
             return
         self._connection, self._homes = connection, homes
         self._writer = BatchWriter(connection, self._sink, homes)
-        self._retry_s = _RETRY_MIN_S
         self._vitals.has(DATABASE)
         if self._away_since is not None:
             _log.info("database is back", projector=self._name, away_s=round(time.monotonic() - self._away_since, 1))
