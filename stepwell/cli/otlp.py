@@ -56,7 +56,7 @@ def otlp(
             alive=lambda: given.vitals.turned({}),
         )
         try:
-            receiver.run(given.stop)
+            receiver.run(given.stop, lambda _: given.vitals.doing("receiving requests"))
         finally:
             intake.close()
 

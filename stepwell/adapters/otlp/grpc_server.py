@@ -82,6 +82,7 @@ class GrpcServer:
             if self._token is not None:
                 given = dict(context.invocation_metadata() or ()).get("authorization")
                 if not self._token.fits(given):
+                    self._intake.refuse("token")
                     await context.abort(grpc.StatusCode.UNAUTHENTICATED, self._token.words)
             response: Any = None
             try:

@@ -70,24 +70,24 @@ class HttpServer:
 
     async def _export(self, signal: str, request: web.Request) -> web.Response:
         if self._token is not None and not self._token.fits(request.headers.get("Authorization")):
-            return _error(request, 401, self._token.words)
+            return self._refuse(request, 401, "token", self._token.words)
         if request.content_type not in (PROTOBUF, JSON):
-            return _error(request, 415, f"content type {request.content_type} is neither {PROTOBUF} nor {JSON}")
+            words = f"content type {request.content_type[:60]} is neither {PROTOBUF} nor {JSON}"
+            return self._refuse(request, 415, "media_type", words)
         encoding = request.headers.get("Content-Encoding", "identity").lower()
         if encoding not in ("identity", "gzip"):
-            return _error(request, 415, f"content encoding {encoding[:60]} is not gzip")
+            return self._refuse(request, 415, "media_type", f"content encoding {encoding[:60]} is not gzip")
         try:
             response = await self._take(signal, request, packed=encoding == "gzip")
         except (web.HTTPRequestEntityTooLarge, _TooLargeError):
-            return _error(
-                request, 413, f"the request has more than {self._max_bytes} bytes, unpacked; send less at once"
-            )
+            words = f"the request has more than {self._max_bytes} bytes, unpacked; send less at once"
+            return self._refuse(request, 413, "too_large", words)
         except zlib.error as error:
-            return _error(request, 400, f"the body is no gzip: {error}")
+            return self._refuse(request, 400, "malformed", f"the body is no gzip: {error}")
         except MalformedRequestError as error:
             return _error(request, 400, str(error))
         except TimeoutError:
-            return _error(request, 408, f"the body has not come within {READ_TIMEOUT_S:g} s")
+            return self._refuse(request, 408, "slow", f"the body has not come within {READ_TIMEOUT_S:g} s")
         except BusyError as error:
             return _error(request, 503, str(error))
         if request.content_type == JSON:
@@ -96,6 +96,7 @@ class HttpServer:
 
     async def _take(self, signal: str, request: web.Request, *, packed: bool) -> Any:
         if self._reading >= REQUESTS_MAX:
+            self._intake.refuse("busy")
             raise BusyError(f"more than {REQUESTS_MAX} requests are being worked on; send it again later")
         self._reading += 1
         try:
@@ -106,6 +107,11 @@ class HttpServer:
             return await self._intake.take(signal, body, in_json=request.content_type == JSON)
         finally:
             self._reading -= 1
+
+    def _refuse(self, request: web.Request, status: int, reason: str, words: str) -> web.Response:
+        """Count the request as refused, and answer it."""
+        self._intake.refuse(reason)
+        return _error(request, status, words)
 
     def _unpacked(self, body: bytes) -> bytes:
         unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)

@@ -32,7 +32,7 @@ from stepwell.events.codec import Codec
 from stepwell.events.model import SpansEnded
 from stepwell.exceptions import EncodeError, LogError
 
-__all__ = ["REFUSED", "SIGNALS", "TAKEN", "BusyError", "Intake"]
+__all__ = ["REFUSED", "REFUSED_REQUESTS", "SIGNALS", "TAKEN", "BusyError", "Intake"]
 
 IN_FLIGHT_BYTES = 64 * 1024 * 1024
 """The most bytes of requests that are being worked on at once."""
@@ -40,7 +40,9 @@ IN_FLIGHT_BYTES = 64 * 1024 * 1024
 SIGNALS = ("metrics", "traces")
 
 TAKEN, REFUSED = "stepwell_otlp_points_total", "stepwell_otlp_rejected_total"
-"""Counters: points and spans that are in the log, by signal; those that are not, and whole requests, by reason."""
+"""Counters: points and spans that are in the log, by signal; those that were refused for good, by reason."""
+REFUSED_REQUESTS = "stepwell_otlp_refused_requests_total"
+"""Counter of whole requests that were refused, by reason: nobody knows how many points were in them."""
 
 
 class BusyError(Exception):
@@ -95,7 +97,7 @@ class Intake:
         """
         size = len(body)
         if self._in_flight + size > IN_FLIGHT_BYTES:
-            self._count(REFUSED, "busy", 1)
+            self.refuse("busy")
             raise BusyError(f"more than {IN_FLIGHT_BYTES} bytes of requests are being worked on; send it again later")
         self._in_flight += size
         try:
@@ -103,12 +105,19 @@ class Intake:
             taken, records = await loop.run_in_executor(self._thread, self._read, signal, body, in_json)
             if records:
                 await asyncio.wrap_future(self._appender.append(records))
+        except MalformedRequestError:
+            self.refuse("malformed")
+            raise
         except LogError as error:
-            self._count(REFUSED, "log_away", 1)
+            self.refuse("log_away")
             raise BusyError(f"the log takes nothing now; send it again later: {error}") from error
         finally:
             self._in_flight -= size
         return self._answer(signal, taken)
+
+    def refuse(self, reason: str) -> None:
+        """Count a whole request that is refused; `take` counts what it refuses by itself."""
+        self._count(REFUSED_REQUESTS, reason, 1)
 
     def close(self) -> None:
         """Finish what was begun and let go. Never raises."""

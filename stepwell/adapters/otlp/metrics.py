@@ -13,6 +13,7 @@ import msgspec
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 
+from stepwell.adapters.otlp.bounded import SERIES_MAX, Remembered, SeriesCount
 from stepwell.adapters.otlp.distributions import explicit_of, exponential_of
 from stepwell.adapters.otlp.senders import (
     ATTEMPT,
@@ -25,7 +26,7 @@ from stepwell.adapters.otlp.senders import (
     episode_of,
     scope_text,
 )
-from stepwell.adapters.otlp.taken import EARLIEST_US, RECORD_BYTES, TEXT_BYTES, Taken, Window, text_bytes
+from stepwell.adapters.otlp.taken import EARLIEST_US, RECORD_BYTES, TEXT_BYTES, Taken, Window, memory_bytes, text_bytes
 from stepwell.events.model import Attribute, Distribution, Series, TelemetrySampled
 
 _TEMPORALITY = {1: "delta", 2: "cumulative"}
@@ -33,7 +34,7 @@ _NO_VALUE = 1  # the flag of a point that says that its series has ended
 _POINT_BYTES = 32
 _BUCKET_BYTES = 18
 _SERIES_BYTES = 50
-_CACHED_MAX = 100_000
+_REMEMBERED_BYTES = 64 * 1024 * 1024
 
 Key = tuple[tuple[str, str | bytes], ...]
 """A point's attributes as they stand on the wire."""
@@ -41,9 +42,10 @@ Key = tuple[tuple[str, str | bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A series that was met before, with its size in a record (bytes) and the episode that its attributes name."""
+    """A series that was met before: its hash, its size in a record (bytes) and the episode that its attributes name."""
 
     series: Series
+    mark: int
     size: int
     episode: dict[str, str]
 
@@ -86,7 +88,8 @@ class MetricsReader:
         self._senders = senders
         self._now_us = now_us
         self._next_seq = next_seq
-        self._known: dict[tuple[str, str, str, str, Key], _Known] = {}
+        self._known: Remembered[tuple[str, str, str, str, Key], _Known] = Remembered(_REMEMBERED_BYTES)
+        self._count = SeriesCount()
 
     def read(self, request: ExportMetricsServiceRequest) -> Taken:
         """The records of a request, and what of it is refused."""
@@ -111,12 +114,21 @@ class MetricsReader:
                 scope.close()
         return taken
 
-    def series(self, of: "_SeriesOfMetric", key: Key, attributes: Any) -> _Known:
-        """The series of a point; read where it is new.
+    def series(self, of: "_SeriesOfMetric", key: Key, attributes: Any, worker_id: str) -> _Known:
+        """The series of a sender's point; read where it is new.
 
         Raises:
-            RefusedError: its attributes are too large, or name a nonsense attempt.
+            RefusedError: its attributes are too large, or name a nonsense attempt; or the sender has too many series.
         """
+        known = self._read(of, key, attributes)
+        if not self._count.admits(worker_id, known.mark):
+            raise RefusedError(
+                "series",
+                f"the sender has more than {SERIES_MAX} series in an hour; leave out attributes that keep changing",
+            )
+        return known
+
+    def _read(self, of: "_SeriesOfMetric", key: Key, attributes: Any) -> _Known:
         identity = (*of.identity, key)
         known = self._known.get(identity)
         if known is None:
@@ -127,10 +139,8 @@ class MetricsReader:
             size = text_bytes((*own, Attribute(name=metric, value=unit))) + _SERIES_BYTES
             if size > TEXT_BYTES:
                 raise RefusedError("too_large", f"name, unit and attributes have more than {TEXT_BYTES} bytes")
-            known = _Known(series, size, {each.name: each.value for each in texts if each not in own})
-            if len(self._known) >= _CACHED_MAX:
-                self._known.clear()
-            self._known[identity] = known
+            known = _Known(series, hash(series), size, {each.name: each.value for each in texts if each not in own})
+            self._known.add(identity, known, memory_bytes(texts))
         return known
 
     def record(self, sender: Sender, scope: str, now: int, columns: _Columns) -> TelemetrySampled:
@@ -259,7 +269,7 @@ class _Scope:
         key = tuple([(pair.key, pair.value.string_value or pair.value.SerializeToString()) for pair in attributes])
         place = series.places.get(key)
         if place is None or place[0].full:
-            known = self._reader.series(series, key, attributes)
+            known = self._reader.series(series, key, attributes, self._sender.worker_id)
             episode = episode_of(known.episode, self._sender.episode) if known.episode else self._sender.episode
             columns = self._open.get(episode)
             if columns is None or columns.full:

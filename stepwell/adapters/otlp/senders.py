@@ -10,7 +10,8 @@ from typing import Any
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from stepwell.adapters.otlp.taken import TEXT_BYTES, text_bytes
+from stepwell.adapters.otlp.bounded import Remembered
+from stepwell.adapters.otlp.taken import TEXT_BYTES, memory_bytes, text_bytes
 from stepwell.events.guards import MAX_ID_CHARACTERS
 from stepwell.events.model import Attribute
 
@@ -21,7 +22,7 @@ WORKER_NAMES = ("worker.id", "service.instance.id", "service.name")
 HOST_NAME = "host.name"
 _SAID = frozenset({WORKER_NAMES[0], HOST_NAME, EPISODE_ID, ATTEMPT})
 
-_CACHED_MAX = 10_000
+_REMEMBERED_BYTES = 16 * 1024 * 1024
 _ATTEMPT_MAX = 2**31 - 1
 _NESTED_MAX = 32
 _SCOPE_CHARACTERS = 4_000
@@ -65,7 +66,7 @@ class Senders:
     """Reads resources, and remembers those it has read: a sender says the same with each request."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Sender] = {}
+        self._known: Remembered[bytes, Sender] = Remembered(_REMEMBERED_BYTES)
 
     def of(self, resource: Resource) -> Sender:
         """The sender behind a resource.
@@ -77,9 +78,7 @@ class Senders:
         known = self._known.get(key)
         if known is None:
             known = _read(resource)
-            if len(self._known) >= _CACHED_MAX:
-                self._known.clear()
-            self._known[key] = known
+            self._known.add(key, known, memory_bytes(known.resource) + len(key))
         return known
 
 

@@ -82,3 +82,8 @@ class Taken:
 def text_bytes(attributes: Iterable[Attribute]) -> int:
     """An upper bound of what attributes take in a record (bytes)."""
     return sum(len(each.name.encode()) + len(each.value.encode()) + 8 for each in attributes)
+
+
+def memory_bytes(attributes: Iterable[Attribute]) -> int:
+    """About what attributes take in memory (bytes), with a key that holds their text once more."""
+    return 600 + sum(2 * (len(each.name.encode()) + len(each.value.encode())) + 400 for each in attributes)

@@ -32,5 +32,7 @@ class Token:
 
     def fits(self, authorization: str | bytes | None) -> bool:
         """Whether the value of an authorization header carries the token."""
-        given = authorization.encode() if isinstance(authorization, str) else authorization or b""
+        given = authorization or b""
+        if isinstance(given, str):
+            given = given.encode("utf-8", "surrogateescape")  # bytes that are no UTF-8 come as surrogates
         return hmac.compare_digest(given, self._secret)

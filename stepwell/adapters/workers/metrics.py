@@ -20,7 +20,8 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "stepwell_verdicts_total": ("Verdicts issued, amended ones counted again.", "outcome"),
     "stepwell_errors_total": ("Times that something went wrong: waits that began, transactions that failed.", ""),
     "stepwell_otlp_points_total": ("Points taken in by the OTLP receiver.", "signal"),
-    "stepwell_otlp_rejected_total": ("Points refused by the OTLP receiver.", "reason"),
+    "stepwell_otlp_rejected_total": ("Points and spans refused for good by the OTLP receiver.", "reason"),
+    "stepwell_otlp_refused_requests_total": ("Whole requests refused by the OTLP receiver.", "reason"),
 }
 """Counters that workers keep (`WorkerVitals.count`): what each counts, and the name of its label (empty: none)."""
 

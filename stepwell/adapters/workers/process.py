@@ -12,7 +12,7 @@ from types import FrameType
 
 import structlog
 
-from stepwell.exceptions import FencedError, PositionLostError, StepwellError
+from stepwell.exceptions import ConfigurationError, FencedError, PositionLostError, StepwellError
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -94,7 +94,11 @@ def tune_garbage_collection() -> None:
 
 
 def run_as_worker(work: Callable[[], None], worker_id: str) -> int:
-    """Run a worker to its end; the exit code that says how it ended."""
+    """Run a worker to its end; the exit code that says how it ended.
+
+    Raises:
+        ConfigurationError: it cannot begin as it is set up; the command line says so, as of every command.
+    """
     tune_garbage_collection()
     try:
         work()
@@ -104,6 +108,8 @@ def run_as_worker(work: Callable[[], None], worker_id: str) -> int:
     except PositionLostError as error:
         _log.error("needed records are gone, stopping", worker_id=worker_id, reason=str(error))
         return EXIT_POSITION_LOST
+    except ConfigurationError:
+        raise
     except StepwellError as error:
         _log.error("worker failed", worker_id=worker_id, reason=str(error), error=type(error).__name__)
         return EXIT_FAILED

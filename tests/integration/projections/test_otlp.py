@@ -234,11 +234,21 @@ def test_it_tells_how_it_is(receiver: Receiver) -> None:
         channel.unary_unary(METRICS)(old.SerializeToString())
     assert 'stepwell_otlp_points_total{signal="metrics"} 2.0' in page("/metrics")
     assert 'stepwell_otlp_rejected_total{reason="time"} 1.0' in page("/metrics")
-    assert json.loads(page("/healthz"))
+    assert json.loads(page("/healthz"))["doing"] == "receiving requests"
     deadline = time.monotonic() + 20
     while not ready(receiver):
         assert time.monotonic() < deadline, "the receiver does not get ready"
         time.sleep(0.1)
+
+
+def test_a_taken_port_is_told_as_of_every_command(receiver: Receiver, tmp_path: Path) -> None:
+    environment = {**os.environ, "STEPWELL_HOME": str(tmp_path), "STEPWELL_LOG": f"local:{tmp_path / 'log'}"}
+    command = [sys.executable, "-m", "stepwell", "otlp", "--grpc", receiver.grpc, "--http", "off", "--no-telemetry"]
+    ended = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith(f"stepwell: cannot listen on {receiver.grpc} for OTLP over gRPC")
 
 
 def ready(receiver: Receiver) -> bool:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint, HistogramDataPoint
 
+from stepwell.adapters.otlp import bounded, senders
+from stepwell.adapters.otlp import metrics as metrics_module
+from stepwell.adapters.otlp.bounded import SeriesCount
 from stepwell.adapters.otlp.distributions import exponential_of
 from stepwell.adapters.otlp.metrics import MetricsReader
 from stepwell.adapters.otlp.senders import RefusedError, Senders, attributes_of
@@ -346,3 +350,59 @@ def test_many_spans_become_several_records() -> None:
     taken = read_spans(made)
     assert taken.accepted == 59
     assert len(taken.records) >= 3
+
+
+# --- what is remembered has bounds ---
+
+
+@pytest.mark.parametrize(("attributes", "characters", "requests"), [(1, 10, 500), (1, 25_000, 15), (60, 10, 30)])
+def test_series_that_never_come_again_are_not_remembered_without_end(
+    monkeypatch: pytest.MonkeyPatch, attributes: int, characters: int, requests: int
+) -> None:
+    """Whether they are many, or have much text, or many attributes."""
+    bound = 1_000_000
+    monkeypatch.setattr(metrics_module, "_REMEMBERED_BYTES", bound)
+    monkeypatch.setattr(senders, "_REMEMBERED_BYTES", bound)
+    count = itertools.count()
+    reader = MetricsReader(Senders(), lambda: NOW_US, lambda: next(count))
+    tracemalloc.start()
+    try:
+        for number in range(requests):
+            made, metrics = request(worker__id=f"w-{number % 7}", run=f"{number}-{'x' * 2 * characters}")
+            for each in range(10):
+                text = f"{number}-{each}-{'x' * characters}"
+                gauge(metrics, 1.0, **{f"a{name}": f"{name}-{text}" for name in range(attributes)})
+            assert reader.read(made).refused == 0
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 3 * bound
+
+
+def test_a_sender_may_have_so_many_series_and_others_do_not_suffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded, "SERIES_MAX", 5)
+    count = itertools.count()
+    reader = MetricsReader(Senders(), lambda: NOW_US, lambda: next(count))
+    made, metrics = request(worker__id="careless")
+    for number in range(8):
+        gauge(metrics, 1.0, request=f"r-{number}")
+    taken = reader.read(made)
+    assert (taken.accepted, taken.codes) == (5, {"series": 3})
+    assert "attributes that keep changing" in taken.message
+    made, metrics = request(worker__id="careful")
+    for number in range(5):
+        for _ in range(2):
+            gauge(metrics, 1.0, joint=f"j-{number}")
+    assert [reader.read(made).accepted for _ in range(3)] == [10, 10, 10], "what it has is not new"
+
+
+def test_series_are_counted_anew_each_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded, "SERIES_MAX", 2)
+    now = 0.0
+    series = SeriesCount(lambda: now)
+    assert [series.admits("w", mark) for mark in (1, 2, 3, 1)] == [True, True, False, True]
+    now = 3_600.0
+    assert [series.admits("w", mark) for mark in (3, 4, 1)] == [True, True, False]
+    monkeypatch.setattr(bounded, "_ALL_SENDERS_MAX", 3)
+    assert [series.admits(f"other-{mark}", mark) for mark in (1, 2)] == [True, True]
+    assert series.admits("w", 1), "all of them together had too many"

@@ -3,6 +3,7 @@
 import gzip
 import http.client
 import json
+import socket
 import threading
 import time
 import urllib.error
@@ -24,7 +25,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.otlp import http_server
 from stepwell.adapters.otlp import intake as intake_module
-from stepwell.adapters.otlp.intake import Intake
+from stepwell.adapters.otlp.intake import REFUSED, REFUSED_REQUESTS, Intake
 from stepwell.adapters.otlp.receiver import Listening, Receiver
 from stepwell.adapters.otlp.tokens import Token
 from stepwell.engine.ports import MessageLog, OutgoingRecord
@@ -191,7 +192,7 @@ def test_what_is_refused_is_said_and_counted(receiver: Running, log: MemoryLog) 
 
 @pytest.mark.parametrize(
     ("body", "headers", "status", "words"),
-    [
+    [  # each is counted, by a reason that goes with its status
         (b"\xff\xff", {}, 400, "ExportMetricsServiceRequest"),
         (b"no gzip", {"content_encoding": "gzip"}, 400, "no gzip"),
         (gzip.compress(b"x")[:-4], {"content_encoding": "gzip"}, 400, "too early"),
@@ -214,6 +215,8 @@ def test_bad_requests_over_http_are_answered_with_why(
     assert words in answer.decode("utf-8", "replace")
     if headers.get("content_type") != JSON:  # a google.rpc.Status: code, then message
         assert answer[0] == 0x08
+    reason = {400: "malformed", 413: "too_large", 415: "media_type"}[status]
+    assert receiver.counted == {(REFUSED_REQUESTS, reason): 1}
     assert receiver.post(request())[0] == 200
 
 
@@ -231,6 +234,9 @@ def test_bad_requests_over_grpc_have_their_codes(
     with pytest.raises(grpc.RpcError) as caught:
         receiver.call(body, compression=grpc.Compression.Gzip if compressed else None)
     assert caught.value.code() is code
+    # What is too large is refused by gRPC itself, before anything of ours sees it.
+    malformed = code is grpc.StatusCode.INVALID_ARGUMENT
+    assert receiver.counted == ({(REFUSED_REQUESTS, "malformed"): 1} if malformed else {})
     assert receiver.call(request()) == b""
 
 
@@ -259,6 +265,18 @@ def test_a_token_is_asked_of_both(log: MemoryLog, started: Callable[..., Running
     assert receiver.call(request(), metadata=[("authorization", "Bearer s3cret-token")]) == b""
     assert receiver.post(request(), authorization="Bearer s3cret-token")[0] == 200
     assert points(log) == 2
+    assert receiver.counted[REFUSED_REQUESTS, "token"] == 6
+
+
+def test_a_token_of_any_bytes_is_a_wrong_one(log: MemoryLog, started: Callable[..., Running], tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("s3cret-token")
+    receiver = started(log, Token(file))
+    host, _, port = str(receiver.where.http).rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        head = f"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: {PROTOBUF}\r\nContent-Length: 0\r\n".encode()
+        connection.sendall(head + b"Authorization: Bearer \xff\xfe\r\nConnection: close\r\n\r\n")
+        assert connection.makefile("rb").readline() == b"HTTP/1.1 401 Unauthorized\r\n"
 
 
 @pytest.mark.parametrize("content", [None, "", " \n", "two words", "ümlaut"])
@@ -338,7 +356,8 @@ def test_while_the_log_is_away_requests_are_to_be_sent_again(
     assert receiver.call(request(5)) == b""
     assert receiver.vitals.waiting == set()
     assert points(log) >= 5
-    assert receiver.counted["stepwell_otlp_rejected_total", "log_away"] == 2
+    assert receiver.counted[REFUSED_REQUESTS, "log_away"] == 2
+    assert not any(name == REFUSED for name, _ in receiver.counted), "nobody knows of how many points"
 
 
 def test_more_than_fits_at_once_is_to_be_sent_again(
@@ -348,6 +367,7 @@ def test_more_than_fits_at_once_is_to_be_sent_again(
     receiver = started(log)
     status, headers, _ = receiver.post(request(50))
     assert (status, headers["retry-after"]) == (503, "1")
+    assert receiver.counted == {(REFUSED_REQUESTS, "busy"): 1}
     assert receiver.post(request())[0] == 200
 
 
@@ -368,6 +388,7 @@ def test_a_body_that_does_not_come_is_not_waited_for_for_ever(
     answer = connection.getresponse()
     assert (answer.status, b"has not come" in answer.read()) == (408, True)
     connection.close()
+    assert receiver.counted[REFUSED_REQUESTS, "busy"] == receiver.counted[REFUSED_REQUESTS, "slow"] == 1
     assert receiver.post(request())[0] == 200
 
 

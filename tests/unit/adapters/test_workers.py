@@ -264,6 +264,17 @@ def test_exit_codes_say_how_a_worker_ended(error: Exception | None, code: int, m
     assert run_as_worker(work, "w") == code
 
 
+def test_a_wrong_configuration_is_for_the_command_line_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It prints it as of every command, and ends with the code that tells supervisors to leave the worker alone."""
+    monkeypatch.setattr(process, "tune_garbage_collection", lambda: None)
+
+    def work() -> None:
+        raise ConfigurationError("the port is taken")
+
+    with pytest.raises(ConfigurationError, match="the port is taken"):
+        run_as_worker(work, "w")
+
+
 def test_a_programming_error_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It must be seen with its traceback."""
     monkeypatch.setattr(process, "tune_garbage_collection", lambda: None)
