@@ -62,11 +62,6 @@ class Homes:
         """Let the tables' bare names be understood until the end of this transaction, which only reads what stays."""
         connection.execute(queries.load("generations")["show"], {"path": self.search_path})
 
-    def lift_limits(self, connection: Connection) -> None:
-        """Let this transaction change as many compressed rows as it must."""
-        if self.storage == HYPERTABLES:
-            connection.execute(queries.load("generations")["lift_limits"])
-
     def enter(self, connection: Connection) -> None:
         """Begin a transaction's work on the tables: from here on their bare names are understood.
 
@@ -77,7 +72,6 @@ class Homes:
         """
         sql_ = queries.load("generations")
         connection.execute(sql_["enter"], {"path": self.search_path})
-        self.lift_limits(connection)
         if not self.active:
             return
         # A statement of its own: the lock may have been waited for, and a snapshot is older than the wait.

@@ -116,7 +116,6 @@ class BatchWriter:
         try:
             with self._connection.transaction(force_rollback=True):
                 self._homes.show(self._connection)
-                self._homes.lift_limits(self._connection)
                 self._put(_by_kind([Item(0, rows)]), direct=False)
         except ROW_ERRORS as error:
             return refusal(error)[0]

@@ -4,11 +4,6 @@
 -- The number is arbitrary and ours: writers hold it shared, whoever moves the tables holds it alone.
 SELECT pg_advisory_xact_lock_shared(5783366172), set_config('search_path', %(path)s, true)
 
--- name: lift_limits
--- TimescaleDB refuses a transaction that touches more than 100,000 compressed rows. What comes late may be about more, and
--- would be refused for ever.
-SELECT set_config('timescaledb.max_tuples_decompressed_per_dml_transaction', '0', true)
-
 -- name: show
 SELECT set_config('search_path', %(path)s, true)
 

@@ -157,25 +157,6 @@ def test_what_comes_twice_into_a_compressed_chunk_is_one_row(
     assert_right(query)
 
 
-@pytest.mark.parametrize("migrated_url", ["timescale"], indirect=True)
-def test_a_late_claim_touches_more_compressed_rows_than_the_server_allows(connection: Connection, query: Query) -> None:
-    now = facts.now_us()
-    requested, claimed, *rest = day_of("e-1", now - 20 * DAY_US, steps=40)
-    write_by_topic(connection, rest, logged_at=now - 20 * DAY_US)
-    keep_up(connection)
-    assert query("SELECT DISTINCT host FROM stepwell.step_days") == [(None,)]
-    connection.execute("SET timescaledb.max_tuples_decompressed_per_dml_transaction = 10")
-    try:
-        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
-            connection.execute("UPDATE stepwell_g1.steps SET logged_at = logged_at")
-        write_by_topic(connection, [requested, claimed], logged_at=now)
-    finally:
-        connection.execute("RESET timescaledb.max_tuples_decompressed_per_dml_transaction")
-    keep_up(connection)
-    assert_right(query)
-    assert query("SELECT count(*) FROM stepwell.dead_letters") == [(0,)]
-
-
 def test_times_that_make_no_sense_open_no_chunks(connection: Connection, database: str, query: Query) -> None:
     now = facts.now_us()
     times = [0, 10**6, 32_503_680_000_000_000, 2**55, now]

@@ -32,7 +32,6 @@ class _UndefinedChunk(psycopg.DatabaseError):
         (psycopg.errors.DiskFull("no space left"), DatabaseUnavailableError),
         (psycopg.errors.TooManyConnections("too many"), DatabaseUnavailableError),
         (psycopg.errors.ConfigurationLimitExceeded("tuple decompression limit exceeded"), DatabaseError),
-        (psycopg.errors.ConfigurationLimitExceeded("tuple decompression limit exceeded"), DatabaseError),
         (psycopg.errors.IdleInTransactionSessionTimeout("idle"), DatabaseUnavailableError),
         (psycopg.errors.InvalidPassword("no"), DatabaseError),
         (psycopg.OperationalError('FATAL: password authentication failed for user "u"'), DatabaseError),
