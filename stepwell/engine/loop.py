@@ -173,7 +173,7 @@ class ExactlyOnceLoop:
         # What was processed and brought nothing to write, not committed yet; since when; and how many records of each.
         self._pending: dict[TopicPartition, int] = {}
         self._pending_since = 0
-        self._taken: dict[TopicPartition, int] = {}
+        self._taken: dict[TopicPartition, tuple[int, int | None]] = {}  # records, and when the last was logged
         self._stale_memberships = 0
         self._away_for_s = 0.0
         self._doubt_wait_s = 0.0
@@ -305,7 +305,8 @@ class ExactlyOnceLoop:
             )
             outgoing += processor.process(batch, now)
             positions[batch.source] = batch.end
-            self._taken[batch.source] = self._taken.get(batch.source, 0) + len(batch)
+            count, logged_at = self._taken.get(batch.source, (0, None))
+            self._taken[batch.source] = count + len(batch), batch.timestamps[-1] if batch.timestamps else logged_at
             self.records += len(batch)
         for source, processor in self._processors.items():
             if source not in drained:
@@ -375,8 +376,8 @@ class ExactlyOnceLoop:
         producer.commit()
         self._stale_memberships = 0
         self.transactions += 1
-        for source, count in self._taken.items():
-            self._vitals.took(source, count)
+        for source, (count, logged_at) in self._taken.items():
+            self._vitals.took(source, count, logged_at)
         self._pending.clear()
         self._taken.clear()
         self._vitals.wrote(outgoing)

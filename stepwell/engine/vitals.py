@@ -21,8 +21,8 @@ class Vitals(Protocol):
     def alive(self) -> None:
         """A sign of life in the middle of something long."""
 
-    def took(self, source: TopicPartition, records: int) -> None:
-        """A batch was processed, and what follows from it is committed."""
+    def took(self, source: TopicPartition, records: int, logged_at: int | None) -> None:
+        """So many records were processed and committed; the last was logged at ``logged_at`` (µs; None: there was none)."""
 
     def wrote(self, records: Sequence[OutgoingRecord]) -> None:
         """A transaction with these records is committed: verdicts and dead letters are counted."""
@@ -52,7 +52,7 @@ class Unwatched:
     def alive(self) -> None:
         """See `Vitals.alive`."""
 
-    def took(self, source: TopicPartition, records: int) -> None:
+    def took(self, source: TopicPartition, records: int, logged_at: int | None) -> None:
         """See `Vitals.took`."""
 
     def wrote(self, records: Sequence[OutgoingRecord]) -> None:

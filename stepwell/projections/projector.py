@@ -263,7 +263,7 @@ class Projector:
         self._retry_s = _RETRY_MIN_S
         self.batches_written += 1
         self.records_written += len(batch)
-        self._vitals.took(batch.source, len(batch))
+        self._vitals.took(batch.source, len(batch), batch.timestamps[-1] if batch.timestamps else None)
         if write.rows.given_up or written.refused:
             found = sorted([*write.rows.given_up, *written.refused])
             self._say_set_aside(batch, found, refused=len(written.refused))

@@ -84,7 +84,7 @@ def test_panels_and_rules_see_a_worker_as_it_is(scraped: Scraped) -> None:
     vitals = scraped.vitals
 
     def work() -> bool:
-        vitals.took(SOURCE, 5)
+        vitals.took(SOURCE, 5, now_us())
         vitals.set_aside("violation", 1)
         vitals.count("stepwell_otlp_points_total", "metrics", 100)
         vitals.count("stepwell_otlp_rejected_total", "time", 1)

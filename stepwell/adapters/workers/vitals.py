@@ -136,6 +136,7 @@ class WorkerVitals:
         self._seen: dict[TopicPartition, int] = {}
         self._meters: dict[TopicPartition, ProgressMeter] = {}
         self._moving_at: dict[TopicPartition, float] = {}
+        self._logged_at: dict[TopicPartition, int] = {}
         self._group_seen: Mapping[tuple[str, TopicPartition], int] = {}
         self._looked: tuple[int, float] | None = None
         self._counters: Counter[CounterKey] = Counter()
@@ -151,8 +152,11 @@ class WorkerVitals:
         """See `Vitals.alive`."""
         self._alive_at = self._monotonic()
 
-    def took(self, source: TopicPartition, records: int) -> None:
+    def took(self, source: TopicPartition, records: int, logged_at: int | None) -> None:
         """See `Vitals.took`."""
+        if logged_at is not None:
+            with self._lock:
+                self._logged_at[source] = logged_at
         self.count("stepwell_batches_total")
         self.count("stepwell_records_total", source.topic, records)
 
@@ -185,7 +189,7 @@ class WorkerVitals:
             if positions.keys() != self._positions.keys():
                 self._moved_at = now
                 for gone in self._positions.keys() - positions.keys():
-                    for known in (self._meters, self._moving_at, self._seen):
+                    for known in (self._meters, self._moving_at, self._logged_at, self._seen):
                         known.pop(gone, None)
                 self.changed.set()
             self._positions = dict(positions)
@@ -296,11 +300,14 @@ class WorkerVitals:
     def _partition(self, source: TopicPartition, now: float) -> PartitionCondition:
         meter, position = self._meters.get(source), self._positions[source]
         still_s = max(now - self._moving_at.get(source, now), 0.0)
+        # In a long catch-up no end of the log that was seen is passed; the last record that was processed tells then.
+        logged_at = self._logged_at.get(source)
         if meter is None:
-            return PartitionCondition(source, position, None, None, None, None, None, still_s)
+            return PartitionCondition(source, position, None, None, None, None, logged_at, still_s)
+        known = [at for at in (meter.complete_until(position), logged_at) if at is not None]
         return PartitionCondition(
             source, position, meter.log_end, meter.events_per_s, meter.arrives_per_s, meter.progressed_at,
-            meter.complete_until(position), still_s,
+            max(known, default=None), still_s,
         )  # fmt: skip
 
 

@@ -194,6 +194,29 @@ def test_partitions_that_went_are_forgotten(story: Story) -> None:
     assert one.still_s <= 2
 
 
+def test_in_a_long_catch_up_the_last_record_tells_how_far_behind_it_is(story: Story) -> None:
+    """The log's end runs ahead all the time: no end that was seen is ever passed."""
+    story.positions = {ONE: 0, TWO: 10}
+    for second in range(1, 30):
+        story.ends = {ONE: 1_000_000 + 1_000 * second, TWO: 10}
+        story.positions = {ONE: 100 * second, TWO: 10}
+        story.vitals.took(ONE, 100, 5_000_000 + second)
+        story.passes(1)
+    one, two = story.vitals.condition().partitions
+    assert one.complete_until == 5_000_029
+    assert two.complete_until == round(story.now * 1e6), "caught up: the look at the end says more"
+    story.vitals.took(ONE, 0, None)  # nothing but markers
+    assert story.vitals.condition().partitions[0].complete_until == 5_000_029
+    story.positions = {ONE: 2_000_000, TWO: 10}
+    story.passes(1)
+    assert story.vitals.condition().partitions[0].complete_until == round(story.now * 1e6)
+    story.positions = {TWO: 10}
+    story.passes(1)
+    story.positions = {ONE: 100, TWO: 10}
+    story.passes(1)
+    assert story.vitals.condition().partitions[0].complete_until is None, "another owner's time says nothing of ours"
+
+
 # --- reports ---
 
 
@@ -347,7 +370,7 @@ def test_figures_are_those_of_the_worker(story: Story, served: str) -> None:
     """Lag in seconds is 0 only where a fresh look said that there is nothing to read."""
     story.ends = {ONE: 15, TWO: 10}
     story.passes(20)
-    story.vitals.took(ONE, 7)
+    story.vitals.took(ONE, 7, None)
     letter = outgoing_letter(CODEC, sample(DeadLetter))
     story.vitals.wrote([letter, letter])
     story.vitals.waits(LOG, "away")
