@@ -14,13 +14,16 @@ _HARMLESS_KEY = re.compile(r"[-_](?:file|path|dir|name|count|hash|env)$", re.IGN
 
 # user:password@ after "://". The password may hold "/" or "@" where somebody forgot to quote them, so everything up to
 # the last "@" before white space, a quote or a comma goes.
-_URL_CREDENTIALS = re.compile(
-    r"(?P<head>\b[a-z][a-z0-9+.\-]*://[^\s/?#:@\"']*):(?P<password>[^\s\"',]*)@", re.IGNORECASE
-)
+_URL_HEAD = r"(?P<head>\b[a-z][a-z0-9+.\-]*://[^\s/?#:@\"']*)"
+_URL_CREDENTIALS = re.compile(rf"{_URL_HEAD}:(?P<password>[^\s\"',]*)@", re.IGNORECASE)
+# Where the whole text is one URL, nothing ends the password but the last "@".
+_WHOLE_URL_CREDENTIALS = re.compile(rf"\s*{_URL_HEAD}:.*@", re.IGNORECASE | re.DOTALL)
+# In running text white space may end the URL or be in its password. After what can only be a port it ends it.
+_SPACED_CREDENTIALS = re.compile(rf"{_URL_HEAD}:(?!\d+(?:[/?#,\s]|$))[^\n\"'@]*@", re.IGNORECASE)
 # password=... in a query string or in a libpq connection string, where quoted values may hold spaces.
 _PARAMETER = re.compile(
     rf"""(?P<key>\b[\w.\-]*{_SECRET_WORD}) (?P<equals>\s*=\s*)
-         (?: '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | [^\s&;,'"]+ )""",
+         (?: '(?:[^'\\]|\\.)*(?:'|$) | "(?:[^"\\]|\\.)*(?:"|$) | [^\s&;,'"]+ )""",
     re.IGNORECASE | re.VERBOSE,
 )
 
@@ -33,7 +36,8 @@ def is_secret_key(key: str) -> bool:
 def redact_text(text: str) -> str:
     """The text with passwords in URLs and ``password=...`` parameters replaced by ``***``."""
     if "@" in text and "://" in text:
-        text = _URL_CREDENTIALS.sub(lambda match: f"{match['head']}:{HIDDEN}@", text)
+        text = _URL_CREDENTIALS.sub(_redact_credentials, text)
+        text = _SPACED_CREDENTIALS.sub(_redact_credentials, text)
     if "=" in text:
         text = _PARAMETER.sub(_redact_parameter, text)
     return text
@@ -44,6 +48,8 @@ def redact_url(url: str) -> str:
 
     Works on any text; text that is no URL comes back with its ``password=...`` parameters hidden, else unchanged.
     """
+    if match := _WHOLE_URL_CREDENTIALS.match(url):
+        url = _redact_credentials(match) + url[match.end() :]
     return redact_text(url)
 
 
@@ -52,6 +58,10 @@ def redact_secret(text: str, secret: str | None) -> str:
     for form in {secret or "", unquote(secret or "")} - {""}:
         text = text.replace(form, HIDDEN)
     return text
+
+
+def _redact_credentials(match: re.Match[str]) -> str:
+    return f"{match['head']}:{HIDDEN}@"
 
 
 def _redact_parameter(match: re.Match[str]) -> str:

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from stepwell.exceptions import ConfigurationError, DatabaseError, DatabaseUnavailableError, MissingPartError
-from stepwell.redaction import redact_url
+from stepwell.redaction import redact_secret, redact_url
 
 try:
     import psycopg
+    from psycopg.conninfo import conninfo_to_dict
 except ImportError as error:
     raise MissingPartError("psycopg is not installed. Run: pip install 'stepwell[postgres]'") from error
 
@@ -47,21 +48,22 @@ def connect(
         connect_timeout_s: how long to try.
 
     Raises:
-        ConfigurationError: the URL makes no sense.
+        ConfigurationError: the URL makes no sense, or its password is not written as a URL's must be.
         DatabaseUnavailableError: no server answers, or it is starting or stopping.
         DatabaseError: it refuses us (password, database name).
     """
+    if not _understood(url):
+        # Nor in the words of libpq, or as the cause: it quotes what it stumbles over, which may be the password.
+        raise ConfigurationError(
+            "The database URL (setting database) is not understood. It is not shown, since nobody can tell where its "
+            "password ends. Write postgresql://user:password@host:port/database, and in user and password %40 for @, "
+            "%2F for /, %3A for :, %25 for % and %20 for a space; after ? only parameters of libpq"
+        )
     with named_errors(url):
-        try:
-            connection = psycopg.connect(
-                url, autocommit=True, application_name=application, connect_timeout=max(1, round(connect_timeout_s)),
-                keepalives_idle=10, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=20_000,
-            )  # fmt: skip
-        except psycopg.ProgrammingError as error:
-            raise ConfigurationError(
-                f"The database URL {redact_url(url)} is not understood: {error}. "
-                "Write postgresql://user:password@host:port/database"
-            ) from error
+        connection = psycopg.connect(
+            url, autocommit=True, application_name=application, connect_timeout=max(1, round(connect_timeout_s)),
+            keepalives_idle=10, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=20_000,
+        )  # fmt: skip
         connection.execute("SET timezone = 'UTC'")
         if statement_timeout_s:
             milliseconds = round(statement_timeout_s * 1000)
@@ -80,7 +82,7 @@ def named_errors(url: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        said = str(error).strip() or type(error).__name__
+        said = redact_secret(str(error).strip() or type(error).__name__, _parts(url).get("password"))
         state = error.sqlstate or ""
         # Class 08: connection lost; 57P: shutting down, starting, crashed; 53: out of disk, memory or connections;
         # 57014: statement timeout; no state at all on an OperationalError: the socket failed. 53400 is a limit that
@@ -92,6 +94,21 @@ def named_errors(url: str) -> Iterator[None]:
         if (gone or state.startswith("57") or again) and not refused:
             raise DatabaseUnavailableError(f"The database {where} is not available: {said}") from error
         raise DatabaseError(f"The database {where} refused: {said}") from error
+
+
+def _understood(url: str) -> bool:
+    """Whether libpq reads the URL as it was meant: a bare @ or / in a password makes a host or port of its rest."""
+    parts = _parts(url)
+    host, port = str(parts.get("host") or ""), str(parts.get("port") or "")
+    return bool(parts or not url) and "@" not in host and all(each.isdecimal() for each in port.split(",") if each)
+
+
+def _parts(url: str) -> dict[str, Any]:
+    """Of the URL, by libpq's parameters; nothing where it makes no sense."""
+    try:
+        return conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return {}
 
 
 class Deadline:

@@ -10,6 +10,9 @@ from stepwell.redaction import HIDDEN, is_secret_key, redact_secret, redact_text
         ("postgresql://ops:p%40ss@db/stepwell?sslmode=require", "postgresql://ops:***@db/stepwell?sslmode=require"),
         ("postgresql://ops:hunter/2@1@db/stepwell", "postgresql://ops:***@db/stepwell"),
         ("postgresql://ops:a?b#c@db/x", "postgresql://ops:***@db/x"),
+        ("postgresql://ops:hun ter2@db/x", "postgresql://ops:***@db/x"),
+        ("postgresql://ops:h@n, t'er 2@db/x", "postgresql://ops:***@db/x"),
+        ("host=db password='hun ter2", "host=db password=***"),
         ("postgresql://:hunter2@db/x", "postgresql://:***@db/x"),
         (
             "postgresql://db/x?user=ops&password=hunter2&sslmode=require",
@@ -35,6 +38,17 @@ def test_passwords_in_running_text_are_hidden() -> None:
     assert shown.count(HIDDEN) == 3
     assert "h1/x" in shown
     assert "user=c" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("refused: postgresql://ops:hun ter2@db/x, again", "refused: postgresql://ops:***@db/x, again"),
+        ("ask ops@db for http://db:80 and http://db:81/x, or kafka://a:1,b:2; not eve@db", None),
+    ],
+)
+def test_white_space_in_a_password_of_running_text(text: str, shown: str | None) -> None:
+    assert redact_text(text) == (shown or text)
 
 
 @pytest.mark.parametrize(

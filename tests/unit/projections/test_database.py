@@ -65,6 +65,28 @@ def test_a_url_that_is_none() -> None:
         connect("postgresql://h:1/x?nonsense=1", application="test")
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:se%zzcret@h/x", "postgresql://u:se cret@h/x", "postgresql://u:se@cret@127.0.0.1:1/x",
+        "postgresql://u:se/cret@127.0.0.1:1/x", "postgresql://u@h/x?password=se cret", "host=h password='se cret",
+        "host=h password=se cret", "postgresql://u:secret@h:se/x",
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_url_is_not_said_in_words_of_its_password(url: str) -> None:
+    """libpq quotes what it stumbles over, and takes the rest of a password for a host or a port."""
+    with pytest.raises(ConfigurationError, match="%40 for @") as raised:
+        connect(url, application="test", connect_timeout_s=1)
+    assert "cret" not in str(raised.value)
+    assert raised.value.__cause__ is raised.value.__context__ is None, "a traceback shows those, too"
+
+
+def test_a_server_that_says_the_password_is_not_repeated() -> None:
+    with pytest.raises(DatabaseUnavailableError) as raised, named_errors("postgresql://u:p%40ss@h/x"):
+        raise psycopg.OperationalError("no answer from h with p@ss")
+    assert str(raised.value) == "The database postgresql://u:***@h/x is not available: no answer from h with ***"
+
+
 def test_every_merge_has_its_query() -> None:
     known = queries.load("projector")
     assert {kind.merge for kind in KINDS.values() if kind.merge} <= set(known)
