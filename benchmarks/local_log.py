@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stepwell.adapters.logs.local import LocalLog
-from stepwell.adapters.logs.local_append import encode_headers
 from stepwell.adapters.logs.local_store import address_of
 from stepwell.adapters.logs.partitioner import partition_for_key
+from stepwell.engine.headers import pack_headers
 from stepwell.engine.ports import OutgoingRecord, TopicPartition
 from stepwell.events.topics import EPISODE_EVENTS, Topic
 
@@ -64,7 +64,7 @@ def plain(directory: Path) -> tuple[float, float]:
         " headers BLOB) STRICT"
     )
     rows, ends = [], [0] * PARTITIONS
-    headers = encode_headers(HEADERS)
+    headers = pack_headers(HEADERS)
     for record in SENT:
         partition = partition_for_key(record.key or b"", PARTITIONS)
         rows.append((address_of(partition, ends[partition]), 0, record.key, record.value, headers))
