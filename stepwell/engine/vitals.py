@@ -22,7 +22,7 @@ class Vitals(Protocol):
         """A sign of life in the middle of something long."""
 
     def took(self, source: TopicPartition, records: int, logged_at: int | None) -> None:
-        """So many records were processed and committed; the last was logged at ``logged_at`` (µs; None: there was none)."""
+        """So many records were processed and committed, the last one logged at ``logged_at`` (µs; None: no record)."""
 
     def wrote(self, records: Sequence[OutgoingRecord]) -> None:
         """A transaction with these records is committed: verdicts and dead letters are counted."""

@@ -113,4 +113,4 @@ def test_panels_and_rules_see_a_worker_as_it_is(scraped: Scraped) -> None:
     scraped.wait(lambda: "StepwellDeadLetters" in raised(), 40)
     scraped.server.close()
     scraped.wait(lambda: "StepwellWorkerDown" in raised(), 40)
-    assert raised() <= {"StepwellDeadLetters", "StepwellWorkerDown", "StepwellWorkerMissing"}
+    assert raised() <= {"StepwellDeadLetters", "StepwellWorkerDown", "StepwellWorkerMissing", "StepwellReceiverMissing"}
