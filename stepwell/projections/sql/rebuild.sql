@@ -213,3 +213,13 @@ WITH o AS ({old}), n AS ({new}), lost AS (
 )
 SELECT (SELECT count(*) FROM o), (SELECT count(*) FROM n), (SELECT count(*) FROM lost), l.bucket, l.was, l.is_now
 FROM (VALUES (1)) AS one LEFT JOIN LATERAL (SELECT * FROM lost ORDER BY bucket LIMIT 1) AS l ON true
+
+-- name: sums_apart
+-- By a billionth of the sizes that were added: those of either sign may cancel each other out.
+SELECT o.bucket, o.series_id, o.source_partition, o.value_sum, n.value_sum, count(*) OVER ()
+FROM {old} AS o JOIN {new} AS n USING (bucket, series_id, source_partition)
+WHERE o.value_sum IS DISTINCT FROM n.value_sum
+  AND coalesce(abs(o.value_sum - n.value_sum)
+               > 1e-9 * greatest(abs(o.value_sum), abs(n.value_sum),
+                                 o.measurements * abs(o.value_min), o.measurements * abs(o.value_max)), true)
+ORDER BY 1, 2, 3 LIMIT 1

@@ -18,6 +18,7 @@ from stepwell.exceptions import ConfigurationError, RebuildError
 from stepwell.projections.migrate import migrate
 from stepwell.projections.projector import Projector
 from stepwell.projections.rebuild.cancel import cancel, drop_old
+from stepwell.projections.rebuild.compare import compare_table
 from stepwell.projections.rebuild.rebuilder import Outcome
 from stepwell.projections.rebuild.state import read_status
 from tests.integration.projections import facts
@@ -219,3 +220,37 @@ def test_from_the_command_line(query: Query, database: str, tmp_path: Path) -> N
     assert (code, "1 tables differed, which was accepted" in said) == (0, True), said
     assert query("SELECT count(*) FROM stepwell.steps WHERE reward = 7") == [(0,)]
     assert run("--drop-old") == (0, "There are no old tables.\n")
+
+
+SUMS_IN_BOTH = """INSERT INTO {0}.telemetry_days
+(bucket, series_id, source_partition, points, measurements, value_sum, value_min, value_max, logged_at)
+VALUES ('2026-03-01Z', 1, 0, 3, 3, {1}, -0.1, 0.3, '2026-03-02Z'),
+       ('2026-03-01Z', 2, 0, 1, NULL, NULL, 1, 1, '2026-03-02Z')"""
+
+
+@pytest.mark.parametrize(
+    ("sums", "differing", "first"),
+    [
+        (("0.1::float8 + 0.2::float8", "0.3"), 0, ""),
+        (("1e-17", "0"), 0, ""),
+        (("0.3", "0.30001"), 1, "value_sum is 0.3 in the old table, 0.30001 in the new one"),
+        (("0.3", "NULL"), 1, "value_sum is 0.3 in the old table, None in the new one"),
+    ],
+    ids=["another order", "cancelled out", "another sum", "no sum"],
+)
+def test_sums_that_were_added_in_another_order_are_the_same(
+    database: str, sums: tuple[str, str], differing: int, first: str
+) -> None:
+    with psycopg.connect(database) as connection:
+        ((old,),) = connection.execute(HOME, ["telemetry_days"]).fetchall()
+        connection.execute("CREATE SCHEMA beside")
+        connection.execute(f"CREATE TABLE beside.telemetry_days (LIKE {old}.telemetry_days INCLUDING ALL)")
+        for schema, value in zip((old, "beside"), sums, strict=True):
+            connection.execute(SUMS_IN_BOTH.format(schema, value))
+        found = compare_table(connection, "telemetry_days", old, "beside")
+        connection.execute("UPDATE beside.telemetry_days SET points = 4 WHERE series_id = 2")
+        counted = compare_table(connection, "telemetry_days", old, "beside")
+        connection.rollback()
+    assert (found.old, found.new, found.differing) == (2, 2, differing)
+    assert found.first.endswith(first)
+    assert counted.differing > 0, "what is counted is compared to the last one"
