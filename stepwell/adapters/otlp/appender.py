@@ -19,6 +19,8 @@ FLUSH_TIMEOUT_S = 5.0
 """How long a batch may take (s). Senders give up on a request after 10 s, unless told otherwise."""
 AWAY_TIMEOUT_S = 0.5
 """The same while the log is known to be away."""
+PROBE_S = 1.0
+"""So often the log is asked whether it is back while nobody sends (s)."""
 BATCH_RECORDS = 1_000
 _CLOSE_TIMEOUT_S = 15.0
 
@@ -30,7 +32,8 @@ class Appender:
     """Appends records; many requests at once share one wait for the log.
 
     While the log is away every request is refused after at most `FLUSH_TIMEOUT_S`, so that nothing piles up here: the
-    senders keep what they have and send it again. What the log may have taken all the same comes twice then.
+    senders keep what they have and send it again. What the log may have taken all the same comes twice then. That it is
+    back is found without a request, too: probes tell senders to stay away until then.
     """
 
     def __init__(self, log: MessageLog, vitals: Vitals) -> None:
@@ -59,6 +62,8 @@ class Appender:
         while going:
             batch, going = self._take()
             if not batch:
+                if going:
+                    self._probe()
                 continue
             try:
                 self._append([record for records, _ in batch for record in records])
@@ -78,10 +83,13 @@ class Appender:
         self._drop_producer()
 
     def _take(self) -> tuple[list[_Waiting], bool]:
-        """What waits, without those who no longer wait for an answer; False after the last."""
+        """What waits, without those who no longer wait for an answer; False after the last. Nothing: probe."""
         batch: list[_Waiting] = []
         count = 0
-        item = self._waiting.get()
+        try:
+            item = self._waiting.get(timeout=PROBE_S if self._said else None)
+        except queue.Empty:
+            return batch, True
         while item is not None:
             if item[1].set_running_or_notify_cancel():
                 batch.append(item)
@@ -93,6 +101,30 @@ class Appender:
             except queue.Empty:
                 return batch, True
         return batch, False
+
+    def _probe(self) -> None:
+        """See whether the log is back, where it was away."""
+        if not self._said:
+            return
+        try:
+            if self._producer is not None and self._queued:
+                self._producer.flush(AWAY_TIMEOUT_S)
+                self._queued = False
+            else:
+                with contextlib.closing(self._message_log.admin()) as admin:
+                    admin.create([BY_NAME[TELEMETRY]])
+                    admin.watermarks(TELEMETRY)
+        except StillQueuedError:
+            return
+        except LogUnavailableError:
+            self._queued = False
+        except LogError:
+            self._drop_producer()
+        except Exception:
+            _logger.exception("appender broke")
+            self._drop_producer()
+        else:
+            self._say_there()
 
     def _append(self, records: Sequence[OutgoingRecord]) -> None:
         try:

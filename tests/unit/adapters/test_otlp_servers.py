@@ -23,7 +23,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from stepwell.adapters.logs.memory import MemoryLog
-from stepwell.adapters.otlp import http_server
+from stepwell.adapters.otlp import appender, http_server
 from stepwell.adapters.otlp import intake as intake_module
 from stepwell.adapters.otlp.intake import REFUSED, REFUSED_REQUESTS, Intake
 from stepwell.adapters.otlp.receiver import Listening, Receiver
@@ -342,8 +342,9 @@ def flaky(log: MemoryLog, *failures: tuple[str, LogError]) -> list[tuple[str, Lo
     ids=lambda failure: f"{failure[0]} {failure[1]}",
 )
 def test_while_the_log_is_away_requests_are_to_be_sent_again(
-    log: MemoryLog, started: Callable[..., Running], failure: tuple[str, LogError]
+    log: MemoryLog, started: Callable[..., Running], failure: tuple[str, LogError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(appender, "PROBE_S", 60.0)
     left = flaky(log, failure, failure)
     receiver = started(log)
     with pytest.raises(grpc.RpcError) as caught:
@@ -358,6 +359,45 @@ def test_while_the_log_is_away_requests_are_to_be_sent_again(
     assert points(log) >= 5
     assert receiver.counted[REFUSED_REQUESTS, "log_away"] == 2
     assert not any(name == REFUSED for name, _ in receiver.counted), "nobody knows of how many points"
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [("flush", LogUnavailableError("away"))],
+        [("flush", StillQueuedError("slow")), ("flush", StillQueuedError("slow"))],
+        [("send", LogError("fatal"))],
+    ],
+    ids=["given up", "still queued", "refused"],
+)
+def test_that_the_log_is_back_is_found_while_nobody_sends(
+    log: MemoryLog,
+    started: Callable[..., Running],
+    failures: list[tuple[str, LogError]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who watches the receiver keeps senders away until it is ready."""
+    monkeypatch.setattr(appender, "PROBE_S", 0.05)
+    flaky(log, *failures)
+    away, real = [True], log.admin
+
+    def admin() -> Any:
+        if away[0]:
+            raise LogUnavailableError("away")
+        return real()
+
+    receiver = started(log)
+    assert receiver.post(request())[0] == 503
+    monkeypatch.setattr(log, "admin", admin)
+    if len(failures) == 1:
+        time.sleep(0.3)
+        assert receiver.vitals.waiting == {LOG}, "a probe that fails says nothing"
+    away[0] = False
+    deadline = time.monotonic() + 10
+    while receiver.vitals.waiting and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert receiver.vitals.waiting == set()
+    assert receiver.post(request())[0] == 200
 
 
 def test_more_than_fits_at_once_is_to_be_sent_again(
