@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stepwell.engine.ports import Admin, MessageLog, TopicPartition
-from stepwell.exceptions import LogError
+from stepwell.exceptions import LogError, LogUnavailableError
 
 __all__ = ["LogWatch", "Look"]
 
@@ -50,6 +50,7 @@ class LogWatch:
         self._topics = tuple(topics)
         self._groups = groups
         self._told: list[Callable[[Look], None]] = []
+        self._told_missed: list[Callable[[str], None]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log-watch", daemon=True)
         self.look = Look()
@@ -57,6 +58,10 @@ class LogWatch:
     def tell(self, told: Callable[[Look], None]) -> None:
         """Call this with each new look, from the thread that looks. Before `start`."""
         self._told.append(told)
+
+    def tell_missed(self, told: Callable[[str], None]) -> None:
+        """Call this with the reason each time the log did not answer, from the thread that looks. Before `start`."""
+        self._told_missed.append(told)
 
     def start(self) -> None:
         """Begin to look."""
@@ -71,10 +76,15 @@ class LogWatch:
     def _run(self) -> None:
         admin: Admin | None = None
         while True:
-            # That the log is away is for the worker's own loop to say.
-            with contextlib.suppress(LogError):
+            try:
                 admin = admin or self._log.admin()
                 self.look = self._look_at(admin)
+            except LogUnavailableError as error:
+                for told_missed in self._told_missed:
+                    told_missed(str(error))
+            except LogError:
+                pass  # a topic that is not there yet, which the worker makes
+            else:
                 for told in self._told:
                     told(self.look)
             if self._stop.wait(INTERVAL_S):

@@ -50,6 +50,7 @@ def monitored(
     """
     looks = LogWatch(log, topics, lambda: _groups(vitals, topics, watch or {}))
     looks.tell(vitals.saw)
+    looks.tell_missed(vitals.missed)
     reporter = WorkerReporter(log, vitals, outgoing)
     watchdog = Watchdog(vitals, stuck_exit_after_s, lambda: reporter.close(LAST_WORDS_S))
     with contextlib.ExitStack() as stack:

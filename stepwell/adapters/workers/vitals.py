@@ -21,6 +21,10 @@ from stepwell.redaction import redact_text
 ERROR_MAX = 500
 """Longest error that is kept (characters)."""
 
+MISSED_AFTER_S = 5.0
+"""After so long without an answer to a look (s) the worker counts as waiting for the log: its own calls may hang then,
+or find nothing to read, and do not tell."""
+
 CounterKey = tuple[str, str]
 """Name of a counter and the value of its label (empty where it has none)."""
 
@@ -129,9 +133,10 @@ class WorkerVitals:
         self._begun = False
         self._ended = ""
         self._waits: dict[str, str] = {}
+        self._missed = ""
         self._last_error: tuple[str, int | None] = ("", None)
         self._doing = "starting"
-        self._alive_at = self._moved_at = monotonic()
+        self._started = self._alive_at = self._moved_at = monotonic()
         self._positions: dict[TopicPartition, int] = {}
         self._seen: dict[TopicPartition, int] = {}
         self._meters: dict[TopicPartition, ProgressMeter] = {}
@@ -242,6 +247,11 @@ class WorkerVitals:
         with self._lock:
             now = self._monotonic()
             self._looked = (look.at, now)
+            if self._missed:
+                self._missed = ""
+                self._moved_at = now
+                self._moving_at = dict.fromkeys(self._moving_at, now)
+                self.changed.set()
             moved, behind = False, False
             for source, position in self._positions.items():
                 end = look.ends.get(source)
@@ -260,6 +270,18 @@ class WorkerVitals:
             if moved or not behind:
                 self._moved_at = now
 
+    def missed(self, reason: str) -> None:
+        """The log did not answer a look, and why."""
+        with self._lock:
+            looked_at = self._started if self._looked is None else self._looked[1]
+            if self._monotonic() - looked_at < MISSED_AFTER_S:
+                return
+            if not self._missed:
+                self._counters["stepwell_errors_total", ""] += 1
+                self._last_error = (_shown(reason), now_us())
+                self.changed.set()
+            self._missed = _shown(reason)
+
     def forgive(self) -> None:
         """Count all ages from now on: the whole process stood still, and nobody in it is to blame."""
         with self._lock:
@@ -276,7 +298,7 @@ class WorkerVitals:
             now = self._monotonic()
             return Condition(
                 state=self._state(),
-                waits=dict(self._waits),
+                waits=self._waiting(),
                 last_error=self._last_error[0],
                 last_error_at=self._last_error[1],
                 doing=self._doing,
@@ -293,9 +315,12 @@ class WorkerVitals:
             return self._ended
         if self._stopping():
             return "stopping"
-        if self._waits:
+        if self._waiting():
             return "waiting"
         return "running" if self._begun else "starting"
+
+    def _waiting(self) -> dict[str, str]:
+        return {LOG: self._missed, **self._waits} if self._missed else dict(self._waits)
 
     def _partition(self, source: TopicPartition, now: float) -> PartitionCondition:
         meter, position = self._meters.get(source), self._positions[source]

@@ -15,7 +15,7 @@ from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.workers.health import HealthServer, health, parse_listen, readiness
 from stepwell.adapters.workers.metrics import WorkerMetrics
 from stepwell.adapters.workers.reporting import WorkerReporter
-from stepwell.adapters.workers.vitals import ERROR_MAX, WorkerVitals
+from stepwell.adapters.workers.vitals import ERROR_MAX, MISSED_AFTER_S, WorkerVitals
 from stepwell.adapters.workers.watchdog import FROZEN_AFTER_S, LOOK_AGE_MAX_S, PARTITION_PATIENCE, Watchdog
 from stepwell.engine.ports import TopicPartition
 from stepwell.engine.publish import outgoing, outgoing_letter
@@ -116,6 +116,28 @@ def test_waiting_for_others_is_no_fault_and_afterwards_the_time_is_whole_again(s
     assert story.vitals.condition().state == "running"
     assert story.passes(STUCK_AFTER_S - 2) is None
     assert story.passes(10) is not None
+
+
+@pytest.mark.parametrize("looked", [True, False], ids=["was there", "never there"])
+def test_a_log_that_answers_no_look_is_waited_for_whatever_the_thread_says(story: Story, looked: bool) -> None:
+    """A poll that finds nothing looks the same when no broker is there."""
+    story.answers = looked
+    assert story.passes(1) is None
+    story.answers = False
+    story.vitals.missed("nobody answers")
+    assert story.vitals.condition().state == "running", "one look that failed is no outage"
+    assert story.passes(MISSED_AFTER_S) is None
+    story.vitals.changed.clear()
+    story.vitals.missed("nobody answers")
+    story.vitals.has(LOG)
+    condition = story.vitals.condition()
+    assert (condition.state, condition.waits_for) == ("waiting", "log: nobody answers")
+    assert condition.last_error == "nobody answers"
+    assert story.vitals.changed.is_set()
+    assert readiness(condition, reads=True) == (False, "log: nobody answers")
+    story.answers = True
+    assert story.passes(1) is None
+    assert story.vitals.condition().state == "running"
 
 
 def test_a_thread_without_a_sign_of_life_is_stuck_also_while_it_waits(story: Story) -> None:
