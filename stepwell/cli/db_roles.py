@@ -1,7 +1,7 @@
 """``stepwell db roles``: who may do what in the database."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,6 +47,9 @@ def roles(
         bool, typer.Option("--fleet", help="With --filter: also what belongs to no episode, e.g. machines' telemetry.")
     ] = False,
     unfilter: Annotated[str | None, typer.Option(metavar="ROLE", help="Drop the row filter of a role.")] = None,
+    to_all_readers: Annotated[
+        bool, typer.Option("--to-all-readers", help="With --unfilter of the last filter: every reader sees every row.")
+    ] = False,
     cancel_overdue: Annotated[
         bool, typer.Option("--cancel-overdue", help="End what readers do beyond their limits, now.")
     ] = False,
@@ -54,8 +57,8 @@ def roles(
 ) -> None:
     """Show or set who may do what in the database: owner, writers, readers, and row filters per team.
 
-    Users who log in are the site's own: make them first. With --show, the exit code is 1 when something is not as it
-    should be.
+    Users who log in are the site's own: make them first. The exit code is 1 when something is not as it should be
+    (--show), or when a user still has by another role what was to be taken (--revoke).
     """
     from stepwell.projections import roles as database_roles
     from stepwell.projections.row_filters import RowFilter, like
@@ -68,6 +71,8 @@ def roles(
         raise ConfigurationError("--harden goes with --apply")
     if row_filter is None and (fleet or {runs, policies, requested_by} != {"*"}):
         raise ConfigurationError("--runs, --policies, --requested-by and --fleet go with --filter ROLE")
+    if to_all_readers and unfilter is None:
+        raise ConfigurationError("--to-all-readers goes with --unfilter ROLE")
     settings = get_settings()
     limits = database_roles.Limits(settings.reader_statement_timeout_s, settings.reader_idle_timeout_s)
     with opened_database(settings.database) as url:
@@ -78,14 +83,13 @@ def roles(
             database_roles.grant(url, *grant, limits)
             print(f"{grant[1]} has the role {grant[0]}.")
         elif revoke is not None:
-            database_roles.revoke(url, *revoke)
-            print(f"{revoke[1]} has the role {revoke[0]} no more.")
+            _tell_revoked(*revoke, database_roles.revoke(url, *revoke))
         elif row_filter is not None:
             wanted = RowFilter(row_filter, like(runs), like(policies), like(requested_by), fleet)
             database_roles.set_filter(url, wanted)
             print(f"Members of {row_filter} see their rows. Readers whom no filter names see none.")
         elif unfilter is not None:
-            database_roles.drop_filter(url, unfilter)
+            database_roles.drop_filter(url, unfilter, open_all=to_all_readers)
             print(f"{unfilter} has no row filter any more.")
         elif cancel_overdue:
             _tell_ended(database_roles.cancel_overdue(url, limits))
@@ -97,6 +101,14 @@ def _check_one(actions: Mapping[str, object]) -> None:
     given = [name for name, value in actions.items() if value]
     if len(given) > 1:
         raise ConfigurationError(f"{' and '.join(given)} do not go together: one of {', '.join(actions)}")
+
+
+def _tell_revoked(role: str, user: str, still: Sequence[str]) -> None:
+    if not still:
+        print(f"{user} has the role {role} no more.")
+        return
+    print(f"{user} still has the rights of {role}, by {', '.join(still)}: revoke that, too, or let its giver do it.")
+    raise typer.Exit(1)
 
 
 def _tell_ended(ended: "list[Overdue]") -> None:

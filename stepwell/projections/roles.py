@@ -223,8 +223,12 @@ def grant(url: str, role: str, user: str, limits: Limits) -> None:
                 connection.execute(_setting(user, "SET {} = {}", parameter, value))
 
 
-def revoke(url: str, role: str, user: str) -> None:
+def revoke(url: str, role: str, user: str) -> tuple[str, ...]:
     """Take a role from a user, and from one that is no reader any more its limits.
+
+    Returns:
+        Roles by which the user still has the same rights: that of a team, say, whose members are readers. The role
+        itself is among them where somebody else has given it, too.
 
     Raises:
         NotFoundError: there is no such role or user.
@@ -238,6 +242,8 @@ def revoke(url: str, role: str, user: str) -> None:
         if not _may(connection, user, READER):
             for parameter in Limits(0, 0).settings():
                 connection.execute(_setting(user, "RESET {}", parameter))
+        still = connection.execute(sql_["given_by"], {"user": user, "role": name}).fetchall()
+    return tuple(each for (each,) in still)
 
 
 def set_filter(url: str, wanted: RowFilter) -> None:
@@ -256,16 +262,26 @@ def set_filter(url: str, wanted: RowFilter) -> None:
         connection.execute(queries.load("roles")["set_filter"], row)
 
 
-def drop_filter(url: str, role: str) -> None:
+def drop_filter(url: str, role: str, *, open_all: bool = False) -> None:
     """Drop the row filter of a role; the views follow. While there are other filters, the role sees no rows.
 
+    Args:
+        url: of a member of the owner, or a superuser.
+        role: whose filter goes.
+        open_all: also where it is the last one, without which every reader sees every row.
+
     Raises:
-        ConfigurationError: the roles are not in use.
+        ConfigurationError: the roles are not in use, or it is the last filter and nobody said ``open_all``.
         NotFoundError: the role has no filter.
     """
     with _changing_filters(url) as connection:
         if connection.execute(queries.load("roles")["drop_filter"], {"role": role}).rowcount != 1:
             raise NotFoundError(f"The role {role!r} has no row filter. See: stepwell db roles --show")
+        if not open_all and not read_filters(connection):
+            raise ConfigurationError(
+                f"{role} has the last row filter: without one, every reader sees every row. To keep them apart, set "
+                "another filter first. If it is meant, say: stepwell db roles --unfilter ROLE --to-all-readers"
+            )
 
 
 @contextlib.contextmanager

@@ -7,12 +7,13 @@ whom no filter names sees nothing. Views that answer questions are built on thos
 
 What is let through is decided by the episode: a row that names one is seen by whoever sees the episode. Rows that name
 a policy only (requests to retrain, sums) are seen where the filter restricts neither runs nor requesters, since such a
-row may tell of others' runs. What names neither (machines' telemetry) needs ``fleet``.
+row may tell of others' runs. What names neither (machines' telemetry) needs ``fleet``. A series of telemetry, with all
+that its sender says of itself, is seen by whoever sees one of its points of an episode, or has ``fleet``.
 See docs/decisions/0052-roles-and-row-filters.md.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -22,9 +23,7 @@ from stepwell.projections.database import Connection
 
 __all__ = ["RowFilter", "any_filter", "filtered_select", "like", "read_filters", "shell"]
 
-_SHARED = frozenset({
-    "consumer_positions", "rule_sets", "sink_offsets", "telemetry_series", "worker_partitions", "worker_status",
-})  # fmt: skip
+_SHARED = frozenset({"consumer_positions", "rule_sets", "sink_offsets", "worker_partitions", "worker_status"})
 """Tables without anything of an episode or policy in them, which every reader may see. Whatever is not named here and
 bears no episode, run or policy is seen with ``fleet`` only."""
 _MAY_LACK_EPISODE = frozenset({"dead_letters", "spans", "telemetry_points"})
@@ -75,34 +74,40 @@ def any_filter(connection: Connection) -> bool:
     return connection.execute(queries.load("roles")["any_filter"]).fetchone() == (True,)
 
 
-def filtered_select(table: sql.Identifier, name: str, columns: Sequence[str], episodes: sql.Identifier) -> sql.Composed:
+def filtered_select(name: str, columns: Sequence[str], homes: Mapping[str, str]) -> sql.Composed:
     """What a filtered view of a table selects.
 
     Two branches, of which the one that does not apply costs nothing: who sees all rows pays for no join. The wrapping
     query keeps the planner from taking the branches out of the view's security barrier.
 
     Args:
-        table: where the table lives.
-        name: its name.
+        name: the table's name.
         columns: all of its columns.
-        episodes: where the table of episodes lives.
+        homes: of each table, the schema where it lives.
     """
+    table = sql.Identifier(homes[name], name)
     listed = sql.SQL(", ").join(map(sql.Identifier, columns))
     if name in _SHARED:
         return sql.SQL("SELECT {} FROM {}").format(listed, table)
-    seen = _seen(name, columns, episodes)
+    seen = _seen(name, columns, homes)
     conditions = [_ALL, *(sql.SQL("NOT {} AND {}").format(_ALL, each) for each in seen)]
     branches = [sql.SQL("SELECT {} FROM {} t WHERE {}").format(listed, table, each) for each in conditions]
     return sql.SQL("SELECT {} FROM ({}) seen").format(listed, sql.SQL(" UNION ALL ").join(branches))
 
 
-def _seen(name: str, columns: Sequence[str], episodes: sql.Identifier) -> list[sql.Composed]:
+def _seen(name: str, columns: Sequence[str], homes: Mapping[str, str]) -> list[sql.Composed]:
     """What a filtered reader sees of a table: conditions of which no row fits two."""
+    episodes = sql.Identifier(homes["episodes"], "episodes")
     of_episodes = _EPISODE.format(mine=_MINE, of=sql.SQL("e"))
     if name == "episodes":
         return [_EPISODE.format(mine=_MINE, of=sql.SQL("t"))]
+    inner = sql.SQL("SELECT e.episode_id FROM {} e WHERE {}").format(episodes, of_episodes)
+    if name == "telemetry_series":
+        points = sql.Identifier(homes["telemetry_points"], "telemetry_points")
+        measured = sql.SQL("SELECT p.series_id FROM {} p WHERE p.episode_id <> '' AND p.episode_id IN ({})")
+        mine = sql.SQL("NOT {} AND t.series_id IN ({})").format(_FLEET, measured.format(points, inner))
+        return [_FLEET, mine]
     if "episode_id" in columns:
-        inner = sql.SQL("SELECT e.episode_id FROM {} e WHERE {}").format(episodes, of_episodes)
         found = [sql.SQL("t.episode_id IN ({})").format(inner)]
         if name in _MAY_LACK_EPISODE:
             found.append(sql.SQL("{} AND coalesce(t.episode_id, '') = ''").format(_FLEET))

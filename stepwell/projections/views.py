@@ -7,7 +7,7 @@ columns went or changed their types, they are dropped and made, and a view of so
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import psycopg
 from psycopg import sql
@@ -81,12 +81,12 @@ def _tables(connection: Connection) -> list[str]:
     """For each table the view of its name, with the table's own words about it."""
     queries_ = queries.load("generations")
     homes: dict[str, str] = dict(connection.execute(queries_["homes_of_relations"]).fetchall())
-    episodes = sql.Identifier(homes["episodes"], "episodes") if any_filter(connection) else None
+    filtered = any_filter(connection)
     statements = []
     for schema in sorted(set(homes.values())):
         for name, columns, notes, note in connection.execute(queries_["relations"], {"schema": schema}):
             if homes.get(name) == schema:
-                statements.append(_table(connection, schema, name, columns, notes, note, episodes))
+                statements.append(_table(connection, schema, name, columns, notes, note, homes if filtered else None))
     return statements
 
 
@@ -97,15 +97,15 @@ def _table(
     columns: Sequence[str],
     notes: Sequence[str | None],
     note: str | None,
-    episodes: sql.Identifier | None,
+    homes: Mapping[str, str] | None,
 ) -> str:
-    """The view of a table. ``episodes``: where the table of episodes lives, when rows are to be filtered."""
+    """The view of a table. ``homes``: where every table lives, when rows are to be filtered."""
     view = sql.Identifier("stepwell", name)
     table = sql.Identifier(schema, name)
-    if episodes is None:
+    if homes is None:
         barrier, select = sql.SQL(""), sql.SQL("SELECT {} FROM {}").format(_listed(columns), table)
     else:
-        barrier, select = sql.SQL(" WITH (security_barrier)"), filtered_select(table, name, columns, episodes)
+        barrier, select = sql.SQL(" WITH (security_barrier)"), filtered_select(name, columns, homes)
     # In two pieces, so that it reads like the files: the pattern above looks for the first words.
     parts = [sql.SQL("CREATE OR REPLACE VIEW stepwell.{}{} AS {}").format(sql.SQL(name), barrier, select)]
     if note is not None:

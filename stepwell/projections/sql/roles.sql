@@ -35,6 +35,12 @@ SELECT coalesce((SELECT has_schema_privilege(oid, 'stepwell', 'USAGE') FROM pg_r
 -- name: may
 SELECT pg_has_role(%(user)s::name, %(role)s::name, 'MEMBER')
 
+-- name: given_by
+-- Roles that a user was given and that are the role or members of it.
+SELECT DISTINCT r.rolname::text FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid
+JOIN pg_roles u ON u.oid = m.member
+WHERE u.rolname = %(user)s AND pg_has_role(r.oid, %(role)s::name, 'MEMBER') ORDER BY 1
+
 -- name: settle
 DO $$
 DECLARE

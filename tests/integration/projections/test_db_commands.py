@@ -65,9 +65,11 @@ def test_roles_from_nothing_to_a_filtered_reader(stepwell: Stepwell, url: str) -
     # Users belong to the server: other tests' may be there, and be lacking something.
     assert not re.search(rf"user {user} +is a reader", table)
     assert stepwell("roles", "--cancel-overdue").output == "No reader is over its limits.\n"
-    assert stepwell("roles", "--unfilter", team).exit_code == 0
-    assert stepwell("roles", "--revoke", team, user).exit_code == 0
-    assert stepwell("roles", "--revoke", "reader", user).exit_code == 0
+    assert isinstance(stepwell("roles", "--unfilter", team).exception, ConfigurationError)
+    assert stepwell("roles", "--unfilter", team, "--to-all-readers").exit_code == 0
+    still = stepwell("roles", "--revoke", "reader", user)
+    assert (still.exit_code, still.output.split(":")[0]) == (1, f"{user} still has the rights of reader, by {team}")
+    assert stepwell("roles", "--revoke", team, user).output == f"{user} has the role {team} no more.\n"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"DROP ROLE {user}, {team}")
     findings = json.loads(stepwell("roles", "--json").output)["findings"]

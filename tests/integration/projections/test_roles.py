@@ -91,6 +91,13 @@ def of_team(team: str) -> list[LogRecord]:
         facts.again(facts.answered(f"{team}-trigger", "accepted"), policy=policy),
         facts.acknowledged(f"{team}-trigger", policy=policy),
         facts.muted(policy),
+        facts.telemetry(
+            f"{team}-robot",
+            0,
+            episode_id=episode,
+            attempt=1,
+            resource=(facts.model.Attribute(name="customer", value=f"{team}-customer"),),
+        ),
         facts.dead_letter(episode_id=episode, source_offset=1 if team == "a" else 2),
     ]
 
@@ -103,7 +110,8 @@ def site(new_database: Callable[[], str]) -> Iterator[Site]:
     bare = Site(url, "", "", "")
     made = Site(url, bare.user("reader"), bare.user("writer"), bare.user("owner"))
     log = MemoryLog()
-    facts.publish(log, [*of_team("a"), *of_team("b"), facts.dead_letter(episode_id=None, source_offset=9)])
+    facts.publish(log, [*of_team("a"), *of_team("b"), facts.dead_letter(episode_id=None, source_offset=9),
+                        facts.telemetry("a-machine", 0)])  # fmt: skip
     # As a writer: what a projector needs is what the role has.
     with Running(Projector(log, made.writer, facts.CODEC), log) as projector:
         projector.wait_caught_up()
@@ -325,10 +333,10 @@ def teams(site: Site) -> Iterator[Site]:
     roles.set_filter(site.url, RowFilter("team_b", runs="b-%"))
     yield site
     for each in roles.look(site.url, LIMITS).filters:
-        roles.drop_filter(site.url, each.role)
+        roles.drop_filter(site.url, each.role, open_all=True)
 
 
-TEAMS_COLUMNS = ("run_id", "episode_id", "policy", "trigger_id", "requested_by")
+TEAMS_COLUMNS = ("run_id", "episode_id", "policy", "trigger_id", "requested_by", "worker_id", "resource")
 
 
 def seen_by(site: Site, user: str) -> dict[str, set[str]]:
@@ -342,7 +350,10 @@ def seen_by(site: Site, user: str) -> dict[str, set[str]]:
         for view, names in columns:
             chosen = sql.SQL(", ").join(map(sql.Identifier, names))
             rows = connection.execute(sql.SQL("SELECT {} FROM stepwell.{}").format(chosen, sql.Identifier(view)))
-            found[view] = {text for row in rows for text in row if isinstance(text, str) and text}
+            texts = [
+                text for row in rows for cell in row for text in (cell.values() if isinstance(cell, dict) else [cell])
+            ]
+            found[view] = {text for text in texts if isinstance(text, str) and text}
     return found
 
 
@@ -368,6 +379,10 @@ def test_a_team_sees_its_own_rows_in_every_view_and_nobody_elses(teams: Site) ->
     assert teams.run("SELECT count(*) FROM stepwell.dead_letters", team) == [(1,)]
     assert teams.run("SELECT count(*) FROM stepwell.sink_offsets", team) == teams.run("SELECT count(*) FROM stepwell.sink_offsets")  # fmt: skip # noqa: E501
     assert {name for (name,) in teams.run("SELECT DISTINCT episode_id FROM stepwell.step_log", team)} == {"a-episode"}
+    # What a sender says of itself goes with its points; the machine's are of no episode.
+    assert {"a-robot", "b-robot", "a-customer", "b-customer", "a-machine"} <= everything["telemetry_series"]
+    assert {text for text in seen["telemetry_series"] if text[1] == "-"} == {"a-robot", "a-customer"}
+    assert teams.run("SELECT count(*) FROM stepwell.telemetry", team) == [(2,)]
 
 
 def test_policies_and_requesters_filter_too(teams: Site) -> None:
@@ -438,7 +453,10 @@ def test_without_filters_the_views_are_plain_again(site: Site) -> None:
     barriers = "SELECT count(*) FROM pg_class WHERE relnamespace = 'stepwell'::regnamespace AND reloptions @> '{security_barrier=true}'"  # fmt: skip # noqa: E501
     roles.set_filter(site.url, RowFilter("team_a", runs="a-%"))
     assert site.run(barriers)[0][0] > 20
-    roles.drop_filter(site.url, "team_a")
+    with pytest.raises(ConfigurationError, match=r"last row filter.*every row.*--to-all-readers"):
+        roles.drop_filter(site.url, "team_a")
+    assert site.run(barriers)[0][0] > 20, "nothing was opened by mistake"
+    roles.drop_filter(site.url, "team_a", open_all=True)
     assert site.run(barriers) == [(0,)]
     assert site.run("SELECT count(*) FROM stepwell.episodes", site.reader) == [(2,)]
 
@@ -466,8 +484,27 @@ def test_an_owner_of_the_database_who_may_make_roles_needs_no_superuser(
     roles.apply(mine)
     roles.set_filter(mine, RowFilter(f"team_{name}", runs="x-%"))
     assert findings(mine) == set()
-    roles.drop_filter(mine, f"team_{name}")
+    roles.drop_filter(mine, f"team_{name}", open_all=True)
     assert migrate(mine) == []
+
+
+def test_who_has_a_right_by_another_role_still_has_it_and_that_is_said(teams: Site) -> None:
+    user = name_of(both := teams.user("reader", "team_a"))
+    assert roles.revoke(teams.url, "reader", user) == ("team_a",)
+    assert teams.run("SELECT count(*) FROM stepwell.episodes", both) == [(1,)]
+    assert roles.revoke(teams.url, "team_a", user) == ()
+    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+        psycopg.connect(both)
+
+
+def test_a_role_that_another_has_given_stays_and_that_is_said(site: Site) -> None:
+    """PostgreSQL takes from a user what the same role has given it, and else warns and does nothing."""
+    giver, user = f"giver_{secrets.token_hex(4)}", name_of(site.user())
+    site.run(f"CREATE ROLE {giver}; GRANT stepwell_reader TO {giver} WITH ADMIN OPTION")
+    site.run(f"SET ROLE {giver}; GRANT stepwell_reader TO {user}")
+    assert roles.revoke(site.url, "reader", user) == ("stepwell_reader",)
+    site.run(f"SET ROLE {giver}; REVOKE stepwell_reader FROM {user}")
+    assert roles.revoke(site.url, "reader", user) == ()
 
 
 def test_what_cannot_be_granted_is_said(site: Site) -> None:
@@ -507,18 +544,21 @@ def test_roles_and_filters_hold_over_hypertables_and_aggregates(timescale_url: s
         projector.wait_caught_up()
     log.close()
     roles.set_filter(timescale_url, RowFilter("team_a", runs="a-%"))
-    seen = {}
+    seen, series = {}, {}
     for role in ("stepwell_owner", "stepwell_writer", "team_a", "stepwell_reader"):
         with psycopg.connect(timescale_url, autocommit=True) as connection, connection.transaction():
             connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
             for view in ("steps", "episode_results", "outcome_days", "telemetry"):
                 connection.execute(sql.SQL("SELECT * FROM stepwell.{} LIMIT 1").format(sql.Identifier(view)))
             seen[role] = connection.execute("SELECT DISTINCT episode_id FROM stepwell.steps ORDER BY 1").fetchall()
+            series[role] = connection.execute("SELECT DISTINCT worker_id FROM stepwell.telemetry_series ORDER BY 1").fetchall()  # fmt: skip # noqa: E501
             if role != "stepwell_reader":
                 continue
             with pytest.raises(DENIED), connection.transaction():
                 connection.execute("SELECT * FROM stepwell_g1.steps")
     both = [("a-episode",), ("b-episode",)]
+    robots = [("a-robot",), ("b-robot",)]
+    assert series == {"stepwell_owner": robots, "stepwell_writer": robots, "team_a": robots[:1], "stepwell_reader": []}
     assert seen == {"stepwell_owner": both, "stepwell_writer": both, "team_a": both[:1], "stepwell_reader": []}
 
 
@@ -548,4 +588,4 @@ def test_over_a_rebuild_rights_filters_and_generated_views_stay(new_database: Ca
     for table in ("stepwell_g2.steps", "stepwell.row_filters"):
         with pytest.raises(DENIED):
             own.run(f"SELECT * FROM {table}", team)
-    roles.drop_filter(url, "team_a")
+    roles.drop_filter(url, "team_a", open_all=True)
