@@ -114,6 +114,8 @@ Directory = Annotated[Path, AfterValidator(_absolute)]
 Seconds = Annotated[float, Field(gt=0, le=30 * 24 * 3600, allow_inf_nan=False)]
 Days = Annotated[float, Field(gt=0, le=36_500, allow_inf_nan=False)]
 Retention = Annotated[float, Field(ge=0, le=36_500, allow_inf_nan=False)]
+# Empty means none, so that a shell can undo what the file says.
+_EMPTY_IS_NONE = frozenset({"schema_registry", "schema_registry_credentials_file"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +157,11 @@ class Settings(BaseSettings):
         60.0, description="s after which a reader's session that sits in an open transaction is ended"
     )
     schema_registry: RegistryUrl | None = Field(
-        None, description="URL of a Confluent-compatible schema registry, whose ids records then bear"
+        None,
+        description="URL of a Confluent-compatible schema registry, whose ids records bear; an empty variable: none",
     )
     schema_registry_credentials_file: Directory | None = Field(
-        None, description="file with the schema registry's credentials, user:password"
+        None, description="file with the schema registry's credentials, user:password; an empty variable: none"
     )
     parts: Directory | None = Field(
         None, description="directory of the parts that tests and demo start (Kafka, TimescaleDB)"
@@ -186,8 +189,12 @@ class Settings(BaseSettings):
     retention_dead_letters_days: Retention = Field(
         365.0, description="d that dead letters are kept in the database; 0: for ever"
     )
-    retention_minutes_days: Retention = Field(400.0, description="d that the sums of steps and telemetry by minute are kept; 0: for ever")
-    retention_hours_days: Retention = Field(0.0, description="d that the sums of steps and telemetry by hour are kept; 0: for ever")
+    retention_minutes_days: Retention = Field(
+        400.0, description="d that the sums of steps and telemetry by minute are kept; 0: for ever"
+    )
+    retention_hours_days: Retention = Field(
+        0.0, description="d that the sums of steps and telemetry by hour are kept; 0: for ever"
+    )
 
     worker_slot: str = Field(
         "0",
@@ -215,6 +222,7 @@ class Settings(BaseSettings):
     @classmethod
     def _place_in_home(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Log and database lie in the home directory unless said otherwise."""
+        values = {name: value for name, value in values.items() if value != "" or name not in _EMPTY_IS_NONE}
         home = _absolute(Path(values.get("home") or cls.model_fields["home"].default))
         return {"log": f"local:{home / 'log'}", "database": f"embedded:{home / 'database'}"} | values
 
@@ -336,18 +344,22 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
         if name.startswith(ENV_PREFIX) and name not in known and not _FROM_ORCHESTRATOR.fullmatch(name)
     )
     if unknown:
-        raise ConfigurationError(
-            "; ".join(f"unknown environment variable {name}{_did_you_mean(name, known)}" for name in unknown)
-        )
+        said = [f"unknown environment variable {name}{_did_you_mean(name, known)}" for name in unknown]
+        hint = "" if all("did you mean" in each for each in said) else _known(known)
+        raise ConfigurationError("; ".join(said) + hint)
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:
     # The common prefix would make every variable look like every other.
     near = get_close_matches(name.removeprefix(ENV_PREFIX), [each.removeprefix(ENV_PREFIX) for each in known], n=1)
     if not near:
-        return f" (known: {', '.join(sorted(known))})"
+        return ""
     prefix = ENV_PREFIX if name.startswith(ENV_PREFIX) else ""
     return f" (did you mean {prefix}{near[0]}?)"
+
+
+def _known(known: list[str]) -> str:
+    return f" (known: {', '.join(sorted(known))})"
 
 
 def _find_file() -> Path | None:
@@ -368,7 +380,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     for key, value in values.items():
         if key not in fields:
             known = sorted(set(fields) - ENVIRONMENT_ONLY)
-            raise ConfigurationError(f"{path}: unknown key {key!r}{_did_you_mean(key, known)}")
+            raise ConfigurationError(f"{path}: unknown key {key!r}{_did_you_mean(key, known) or _known(known)}")
         if key in ENVIRONMENT_ONLY:
             raise ConfigurationError(f"{path}: {key} cannot be set in the file; set {variable_of(key)}")
         # By way of JSON: strict there still takes a string for a path, but neither "30" nor true for a number.

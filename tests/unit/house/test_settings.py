@@ -72,8 +72,11 @@ def test_unknown_variable_is_refused_with_the_nearest_name(
 
 def test_unknown_variable_like_no_other_lists_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPWELL_ZZZZZZZZ", "x")
-    with pytest.raises(ConfigurationError, match=r"known: .*STEPWELL_DATABASE.*STEPWELL_LOG"):
+    monkeypatch.setenv("STEPWELL_QQQQQQQQ", "x")
+    with pytest.raises(ConfigurationError, match=r"known: .*STEPWELL_DATABASE.*STEPWELL_LOG") as caught:
         load_settings()
+    assert str(caught.value).count("known:") == 1
+    assert "STEPWELL_QQQQQQQQ; unknown environment variable STEPWELL_ZZZZZZZZ (known" in str(caught.value)
 
 
 def test_unknown_key_is_refused_with_file_and_nearest_name() -> None:
@@ -214,6 +217,17 @@ def test_registry_url_is_checked(url: str, told: str, monkeypatch: pytest.Monkey
     with pytest.raises(ConfigurationError, match=told) as caught:
         load_settings()
     assert "geheim" not in str(caught.value)
+
+
+def test_an_empty_registry_is_none_whatever_the_file_says(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file('schema_registry = "http://registry:8081"\nschema_registry_credentials_file = "/nowhere"\n')
+    assert load_settings().schema_registry == "http://registry:8081"
+    monkeypatch.setenv("STEPWELL_SCHEMA_REGISTRY", "")
+    monkeypatch.setenv("STEPWELL_SCHEMA_REGISTRY_CREDENTIALS_FILE", "")
+    settings = load_settings()
+    assert settings.schema_registry is None
+    assert settings.schema_registry_credentials() == ""
+    assert str(settings.origin("schema_registry")) == "environment STEPWELL_SCHEMA_REGISTRY"
 
 
 def test_registry_credentials_come_from_a_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
