@@ -85,9 +85,14 @@ def status(
 def env() -> None:
     """Print what a shell has to export to work with the set: eval "$(stepwell dev env)"."""
     import shlex
+    import sys
 
-    for name, value in _stack().environment().items():
-        print(f"export {name}={shlex.quote(value)}")
+    stack = _stack()
+    for name, value in stack.environment().items():
+        print(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
+    away = [f"{each.name} is {each.state}" for each in stack.status() if each.state != "ready"]
+    if away:
+        print(f"stepwell: not all of the set runs ({', '.join(away)}). Start it with: stepwell dev up", file=sys.stderr)
 
 
 def _stack() -> "Stack":

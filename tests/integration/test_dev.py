@@ -46,7 +46,7 @@ class Dev:
         return {name: process.pid for name, process in state.processes.items()}
 
     def client(self) -> dict[str, str]:
-        lines = self("env").splitlines()
+        lines = [line for line in self("env").splitlines() if line.startswith("export ")]
         return dict(line.removeprefix("export ").split("=", 1) for line in lines)
 
 
@@ -72,7 +72,9 @@ def test_everything_is_ready_and_can_be_worked_with(dev: Dev) -> None:
     client = dev.client()
     assert set(client) == {
         "STEPWELL_LOG", "STEPWELL_DATABASE", "STEPWELL_SCHEMA_REGISTRY", "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
     }  # fmt: skip
+    assert "stepwell:" not in dev("env"), "all of it runs"
     for words in (("topics", "check"), ("schemas", "check"), ("episodes", "--json"), ("status", "--json")):
         done = subprocess.run(
             [sys.executable, "-m", "stepwell", *words], env={**os.environ, **client}, capture_output=True, text=True,

@@ -4,7 +4,7 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from stepwell.adapters.parts.registry import RegistryPart
 from stepwell.adapters.parts.timescale import TimescalePart
 from stepwell.exceptions import StepwellError
 
-__all__ = ["Service", "client_environment", "servers", "workers", "workers_environment"]
+__all__ = ["Service", "client_environment", "foreign_variables", "servers", "workers", "workers_environment"]
 
 _LOCAL = "127.0.0.1"
 _SCRAPE_EVERY_S = 5
@@ -100,10 +100,16 @@ def client_environment(directory: Path, state: State) -> dict[str, str]:
         "STEPWELL_LOG": f"kafka://{_LOCAL}:{state.port('kafka')}",
         "STEPWELL_DATABASE": _database(directory, state),
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{_LOCAL}:{state.port('otlp-grpc')}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
     }
     if state.registry:
         wanted["STEPWELL_SCHEMA_REGISTRY"] = RegistryPart(directory / "registry", state.port("registry")).url
     return wanted
+
+
+def foreign_variables(wanted: Mapping[str, str]) -> list[str]:
+    """What a shell must not have set to work with the set: it says where something is that the set does not have."""
+    return [name for each in _OURS if (name := f"STEPWELL_{each}") not in wanted and each != "HOME"]
 
 
 def workers_environment(directory: Path, state: State) -> dict[str, str]:

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepwell.adapters.dev import processes
-from stepwell.adapters.dev.services import Service, client_environment, servers, workers, workers_environment
+from stepwell.adapters.dev.services import (
+    Service,
+    client_environment,
+    foreign_variables,
+    servers,
+    workers,
+    workers_environment,
+)
 from stepwell.adapters.dev.state import DATABASES, State, held, load, save
 from stepwell.adapters.parts import listens, tail
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
@@ -134,13 +141,14 @@ class Stack:
             found.insert(1, Shown("database", condition, None, f"embedded:{database.directory}", database.log))
         return found
 
-    def environment(self) -> dict[str, str]:
-        """What a shell has to export to work with the set.
+    def environment(self) -> dict[str, str | None]:
+        """What a shell has to export to work with the set; None for what it must not have set.
 
         Raises:
             NotFoundError: no set was made here.
         """
-        return client_environment(self.directory, self._state())
+        wanted = client_environment(self.directory, self._state())
+        return {**wanted, **dict.fromkeys(foreign_variables(wanted))}
 
     # --- what is wanted, and what is known ----------------------------------------------------------------------------
 
