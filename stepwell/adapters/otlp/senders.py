@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,13 @@ from stepwell.events.model import Attribute
 
 EPISODE_ID = "stepwell.episode_id"
 ATTEMPT = "stepwell.attempt"
-WORKER_NAMES = ("worker.id", "service.instance.id", "service.name")
-"""Attributes that name the sender; the first that is there counts."""
+INSTANCE = "service.instance.id"
+WORKER_NAMES = ("worker.id", INSTANCE, "service.name")
+"""Attributes that name the sender; the first that is there counts, but an instance that is a UUID comes last."""
 HOST_NAME = "host.name"
 _SAID = frozenset({WORKER_NAMES[0], HOST_NAME, EPISODE_ID, ATTEMPT})
 
+_UUID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
 _REMEMBERED_BYTES = 16 * 1024 * 1024
 _ATTEMPT_MAX = 2**31 - 1
 _NESTED_MAX = 32
@@ -124,7 +127,9 @@ def episode_of(texts: Mapping[str, str], otherwise: Episode) -> Episode:
 
 def _read(resource: Resource) -> Sender:
     texts = {pair.key: text_of(pair.value) for pair in resource.attributes}
-    name = next((name for name in WORKER_NAMES if texts.get(name)), None)
+    # SDKs make a UUID up with each start: of a sender that has a name, too, each start would look like another sender.
+    names = sorted(WORKER_NAMES, key=lambda name: name == INSTANCE and bool(_UUID.fullmatch(texts.get(name, ""))))
+    name = next((name for name in names if texts.get(name)), None)
     if name is None:
         raise RefusedError(
             "resource",

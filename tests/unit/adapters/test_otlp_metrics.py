@@ -90,6 +90,14 @@ def test_a_resource_says_who_sends_and_for_which_episode() -> None:
         ({"service__name": "s"}, "s"),
         ({"service__name": "s", "service__instance__id": "i"}, "i"),
         ({"service__name": "s", "service__instance__id": "i", "worker__id": "w"}, "w"),
+        # Made up by the SDK with each start.
+        ({"service__name": "s", "service__instance__id": "8f14e45f-ceea-467f-a0e6-9e1a5a3c3b4d"}, "s"),
+        ({"service__instance__id": "8f14e45f-ceea-467f-a0e6-9e1a5a3c3b4d"}, "8f14e45f-ceea-467f-a0e6-9e1a5a3c3b4d"),
+        ({"worker__id": "8F14E45FCEEA467FA0E69E1A5A3C3B4D"}, "8F14E45FCEEA467FA0E69E1A5A3C3B4D"),
+        (
+            {"worker__id": "8f14e45f-ceea-467f-a0e6-9e1a5a3c3b4d", "service__name": "s"},
+            "8f14e45f-ceea-467f-a0e6-9e1a5a3c3b4d",
+        ),
     ],
 )
 def test_the_first_name_counts(resource: dict[str, str], worker: str) -> None:
