@@ -100,7 +100,7 @@ def _say(error: StepwellError) -> None:
 
     # A spec's problems or the end of a server's log take several lines. All but the first are indented, so that quoted
     # text with a line break in it cannot pass as a message of ours.
-    first, *more = [escape_text(line) for line in redact_text(str(error)).split("\n")]
+    first, *more = [escape_text(line.expandtabs(2)) for line in redact_text(str(error)).split("\n")]
     print("\n  ".join([f"stepwell: {first}", *more]), file=sys.stderr)
 
 

@@ -9,7 +9,7 @@ import typer
 
 import stepwell
 from stepwell import cli
-from stepwell.exceptions import ConfigurationError, MissingPartError, NotFoundError
+from stepwell.exceptions import ConfigurationError, MissingPartError, NotFoundError, StepwellError
 
 # None of these is needed to show help; together they take most of a second.
 HEAVY = {
@@ -83,6 +83,11 @@ def test_configuration_error_is_one_line_and_exit_code_2() -> None:
     done = command("config", STEPWELL_LOOG="x")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "stepwell: unknown environment variable STEPWELL_LOOG (did you mean STEPWELL_LOG?)\n"
+
+
+def test_reasons_of_several_lines_are_indented_without_tabs(capsys: pytest.CaptureFixture[str]) -> None:
+    cli._say(StepwellError("connection failed:\n\tIs the server running?"))
+    assert capsys.readouterr().err == "stepwell: connection failed:\n    Is the server running?\n"
 
 
 def test_help_and_version_answer_whatever_is_set() -> None:
