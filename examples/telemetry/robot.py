@@ -2,7 +2,9 @@
 
     pip install opentelemetry-sdk opentelemetry-exporter-otlp
     stepwell otlp &
-    STEPWELL_EPISODE_ID=... python examples/telemetry/robot.py
+    ROBOT_EPISODE_ID=... python examples/telemetry/robot.py
+
+It sends over gRPC to --endpoint, else where OTEL_EXPORTER_OTLP_ENDPOINT says, else to 127.0.0.1:4317.
 
 Nothing here is Stepwell's: any SDK in any language does the same. The resource says who measures (worker.id, host.name)
 and for which attempt (stepwell.episode_id, stepwell.attempt). Instruments are plain ones; their units are UCUM codes.
@@ -49,7 +51,9 @@ class Arm:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--endpoint", default="http://127.0.0.1:4317", help="where stepwell otlp listens for gRPC")
+    parser.add_argument(
+        "--endpoint", help="where stepwell otlp listens for gRPC; default: as OpenTelemetry's environment says"
+    )
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rate", type=float, default=10.0, help="samples a second")
     options = parser.parse_args()
@@ -59,9 +63,9 @@ def main() -> None:
         "worker.id": os.environ.get("WORKER_ID", "robot-1"),
         "host.name": platform.node(),
         "robot.model": "two-joint arm",
-        **({"stepwell.episode_id": os.environ["STEPWELL_EPISODE_ID"],
-            "stepwell.attempt": int(os.environ.get("STEPWELL_ATTEMPT", "1"))}
-           if "STEPWELL_EPISODE_ID" in os.environ else {}),
+        **({"stepwell.episode_id": os.environ["ROBOT_EPISODE_ID"],
+            "stepwell.attempt": int(os.environ.get("ROBOT_ATTEMPT", "1"))}
+           if "ROBOT_EPISODE_ID" in os.environ else {}),
     })  # fmt: skip
     reader = PeriodicExportingMetricReader(
         OTLPMetricExporter(endpoint=options.endpoint, insecure=True),

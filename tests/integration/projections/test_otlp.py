@@ -205,8 +205,11 @@ def test_a_killed_receiver_loses_nothing_that_it_answered(
 def test_the_robot_example_sends_torque_and_current(
     receiver: Receiver, drain: Callable[..., None], query: Query
 ) -> None:
-    command = [sys.executable, ROOT / "examples" / "telemetry" / "robot.py", "--endpoint", f"http://{receiver.grpc}"]
-    environment = {**os.environ, "STEPWELL_EPISODE_ID": "e-7", "STEPWELL_ATTEMPT": "2"}
+    command = [sys.executable, ROOT / "examples" / "telemetry" / "robot.py"]
+    environment = {
+        **os.environ, "ROBOT_EPISODE_ID": "e-7", "ROBOT_ATTEMPT": "2",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{receiver.grpc}",
+    }  # fmt: skip
     subprocess.run([*command, "--seconds", "1", "--rate", "10"], env=environment, check=True, timeout=60)
     drain()
     rows = query(
@@ -248,7 +251,9 @@ def test_a_taken_port_is_told_as_of_every_command(receiver: Receiver, tmp_path: 
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1].startswith(f"stepwell: cannot listen on {receiver.grpc} for OTLP over gRPC")
+    said = ended.stderr.splitlines()
+    assert said[-1].startswith(f"stepwell: cannot listen on {receiver.grpc} for OTLP over gRPC")
+    assert not [line for line in said if line[:1] in "EWI" and line[1:5].isdigit()], "gRPC speaks past our own messages"
 
 
 def ready(receiver: Receiver) -> bool:
