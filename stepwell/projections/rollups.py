@@ -12,6 +12,7 @@ are moved over, and on hypertables the steps are touched, so that the aggregates
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from psycopg import sql
@@ -107,6 +108,7 @@ INSERT INTO {table} AS r (bucket, {keys}, {measures})
 SELECT date_trunc('{unit}', at, 'UTC') AS bucket, {keys}, {sums} FROM told GROUP BY bucket, {keys}
 ON CONFLICT (bucket, {keys}) DO UPDATE SET {added}
 """
+_OF_DAYS = "SELECT * FROM ({every}) AS every WHERE date_trunc('day', at, 'UTC') = ANY(%(days)s)"
 _OVER = {"+": "sum", "least": "min", "greatest": "max"}
 _ADDED = {
     "+": "coalesce(r.{name} + EXCLUDED.{name}, r.{name}, EXCLUDED.{name})",
@@ -151,10 +153,20 @@ def counted(kind: str, insert: sql.Composed) -> sql.Composed:
     return sql.SQL("WITH new AS ({} RETURNING *) {}").format(insert, deltas)
 
 
-def recount(connection: Connection, kind: str) -> None:
-    """Fill the sums over a kind of row, which must be empty, from all rows that are there. For plain tables."""
+def recount(connection: Connection, kind: str, days: Sequence[datetime] | None = None) -> None:
+    """Fill the sums over a kind of row, which must be empty, from the rows that are there. For plain tables.
+
+    Args:
+        connection: in a transaction. The tables' bare names must be understood.
+        kind: of row.
+        days: starts of the only days (UTC) to be filled; None: all.
+    """
     rollup = ROLLUPS[kind]
-    connection.execute(rollup.statement(queries.load("rollups")[f"every_{rollup.name}"]))
+    every = queries.load("rollups")[f"every_{rollup.name}"]
+    if days is None:
+        connection.execute(rollup.statement(every))
+        return
+    connection.execute(rollup.statement(_OF_DAYS.format(every=every)), {"days": list(days)})
 
 
 class Derivation:

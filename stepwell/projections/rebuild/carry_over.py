@@ -2,8 +2,10 @@
 
 A topic whose beginning is gone cannot give back what came from there. **Before** the new tables are filled, rows that
 name a place in the log before its beginning are copied; and, of tables whose rows several records make, all rows, onto
-which the records that are left are then merged, as they once were. **After** that, rows whose key no record has told,
-and on plain tables the sums that are less than the old ones: what was copied was not counted.
+which the records that are left are then merged, as they once were. **After** that, rows whose key no record has told.
+
+On plain tables, the days of rows that were copied are then summed anew from the new tables: nobody has counted them.
+Only of days from which retention took rows away the old sums are taken over, where they say more: they alone know.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,6 +30,7 @@ from stepwell.projections import queries
 from stepwell.projections.database import Connection
 from stepwell.projections.generations import Homes
 from stepwell.projections.rollups import ROLLUPS, UNITS, Rollup, recount
+from stepwell.projections.tuning import HYPERTABLES
 
 __all__ = [
     "COUNTED_BY",
@@ -38,6 +41,7 @@ __all__ = [
     "carry_sums",
     "columns_of",
     "lows_of",
+    "recount_carried",
     "recount_outcomes",
 ]
 
@@ -77,6 +81,7 @@ _BY_KEY = {
 """Tables whose rows name no place, with the topics that feed them."""
 SUMMED_FROM = {"step": EPISODE_EVENTS, "outcome": POLICY_EVENTS, "telemetry": TELEMETRY}
 """Each family of sums, with the topic that feeds what is summed."""
+_TIMES = {table.name: table.time for table in HYPERTABLES}
 COUNTED_BY = {"step": "steps", "telemetry": "points"}
 """Sums that only grow, with what says how much is in one."""
 
@@ -141,10 +146,60 @@ def recount_outcomes(connection: Connection, homes: Homes) -> None:
     recount(connection, "verdict_changes")
 
 
+def recount_carried(connection: Connection, homes: Homes, old: str, new: str, lows: Lows) -> None:
+    """Sum anew, on plain tables, the days of steps and points that were copied. In a transaction.
+
+    Args:
+        connection: to work through.
+        homes: of the new tables.
+        old: schema of the tables in force.
+        new: schema of the new ones, which nobody else writes.
+        lows: where the log begins.
+    """
+    homes.show(connection)
+    for rollup in ROLLUPS.values():
+        counter = COUNTED_BY.get(rollup.name)
+        if counter is None or SUMMED_FROM[rollup.name] not in lows or not homes.takes(rollup.kind):
+            continue
+        days = {"days": _carried_days(connection, rollup, old, lows)}
+        if days["days"]:
+            _recount_days(connection, rollup, old, new, counter, days)
+
+
+def _carried_days(connection: Connection, rollup: Rollup, old: str, lows: Lows) -> list[datetime]:
+    statement = sql.SQL(queries.load("rebuild")["carried_days"]).format(
+        time=sql.Identifier(_TIMES[rollup.kind]), table=sql.Identifier(rollup.kind),
+        carried=_before(rollup.kind, lows[SUMMED_FROM[rollup.name]]),
+    )  # fmt: skip
+    row = connection.execute(statement, {"old": old, "kind": rollup.kind}).fetchone()
+    assert row is not None
+    days: list[datetime] = row[0]
+    return days
+
+
+def _recount_days(
+    connection: Connection, rollup: Rollup, old: str, new: str, counter: str, days: Mapping[str, list[datetime]]
+) -> None:
+    sql_ = queries.load("rebuild")
+    tables = [f"{rollup.name}_{unit}" for unit in UNITS.values()]
+    for table in tables:
+        connection.execute(sql.SQL(sql_["empty_days"]).format(table=sql.Identifier(table)), days)
+    recount(connection, rollup.kind, days["days"])
+    for table in tables:
+        names = {
+            "old": sql.Identifier(old, table), "new": sql.Identifier(new, table), "measures": _list(rollup.measures),
+            "keys": _list(("bucket", *rollup.dimensions, "source_partition")), "counter": sql.Identifier(counter),
+        }  # fmt: skip
+        connection.execute(sql.SQL(sql_["keep_empty_sums"]).format(**names), days)
+    if rollup.kind == "steps":
+        connection.execute(sql_["note_carried_gaps"], days)
+
+
 def carry_sums(
     connection: Connection, old: str, new: str, lows: Lows, *, after: datetime | None, before: datetime | None
 ) -> dict[str, int]:
-    """Bring sums on plain tables to what the old ones say where those say more; how many of each table.
+    """Bring sums on plain tables over what retention took to what the old ones say, where those say more; how many of
+    each table.
 
     Args:
         connection: to work through.
@@ -162,14 +217,15 @@ def carry_sums(
             continue
         for unit in UNITS.values():
             carried[f"{rollup.name}_{unit}"] = _raise_sums(
-                connection, rollup, unit, old, new, counter, {"after": after, "before": before}
-            )
+                connection, rollup, unit, old, new, counter,
+                {"after": after, "before": before, "schema": old, "kind": rollup.kind},
+            )  # fmt: skip
     return carried
 
 
 def _raise_sums(
     connection: Connection, rollup: Rollup, unit: str, old: str, new: str, counter: str,
-    bounds: Mapping[str, datetime | None],
+    bounds: Mapping[str, datetime | str | None],
 ) -> int:  # fmt: skip
     table = f"{rollup.name}_{unit}"
     keys = ("bucket", *rollup.dimensions, "source_partition")

@@ -43,6 +43,7 @@ from stepwell.projections.rebuild.carry_over import (
     carry_before,
     carry_sums,
     lows_of,
+    recount_carried,
     recount_outcomes,
 )
 from stepwell.projections.rebuild.compare import TableComparison, compare_table, compare_totals
@@ -144,10 +145,7 @@ class Rebuilder:
         patience_s: float = 600.0,
     ) -> None:
         if made_from != "log":
-            raise ConfigurationError(
-                f"There is no {made_from} to make the tables from: the log keeps everything that tables are made of. "
-                "Run: stepwell db rebuild --from log"
-            )
+            raise ConfigurationError(_no_source(made_from))
         self._log = log
         self._locate = locate
         self._codec = codec
@@ -161,6 +159,7 @@ class Rebuilder:
         self._patience_s = patience_s
         self._carried: dict[str, int] = {}
         self._summed_until: datetime | None = None
+        self._uncounted = True  # whoever began this rebuild may have copied rows
         self._overtaken = 0
         self._comparisons: list[TableComparison] = []
 
@@ -304,6 +303,15 @@ class Rebuilder:
         state, connection = both.state, both.connection
         found = carry_before(connection, both.schema, state.generation, both.tables, both.lows(self._log))
         self._note_carried(connection, state, found)
+        self._uncounted |= any(found.values())
+
+    def _recount_carried(self, both: "_Both") -> None:
+        """Sum on plain tables what was copied, when all that the log tells is filled in."""
+        if both.plain and self._uncounted:
+            with both.connection.transaction():
+                lows = both.lows(self._log)
+                recount_carried(both.connection, both.state.homes, both.schema, both.state.generation, lows)
+            self._uncounted = False
 
     def _carry_after(self, both: "_Both") -> None:
         """While writers are held off, and both are as far as each other."""
@@ -322,6 +330,7 @@ class Rebuilder:
     def _sum_up(self, both: "_Both") -> None:
         """What can be done about sums while others write."""
         connection, generation = both.connection, both.state.generation
+        self._recount_carried(both)
         if not both.plain:
             sum_up(connection, generation, both.relations)
         elif both.alike:
@@ -428,6 +437,7 @@ class Rebuilder:
 
     def _hand_over(self, both: "_Both", pulse: Pulse) -> None:
         self._fill(both, pulse)
+        self._recount_carried(both)
         if not both.plain:
             self._approach(both, pulse)
             sum_up(both.connection, both.state.generation, both.relations)
@@ -561,3 +571,12 @@ def _blockers(connection: Connection) -> str:
     rows = connection.execute(queries.load("rebuild")["blockers"]).fetchall()
     who = [f"process {pid} ({name or 'unnamed'}), {seconds:.0f} s in its transaction" for pid, name, seconds in rows]
     return f": {'; '.join(who)}" if who else ""
+
+
+def _no_source(made_from: str) -> str:
+    if made_from == "archive":
+        return (
+            "There is no archive of the log yet: tables are made again from the log, and what its retention has taken "
+            "is carried over from the tables in use. Run: stepwell db rebuild --from log"
+        )
+    return f"Tables cannot be made from {made_from!r}; only from: log. Run: stepwell db rebuild --from log"

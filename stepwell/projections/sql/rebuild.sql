@@ -146,11 +146,41 @@ WHERE c.hypertable_schema = %(schema)s AND c.hypertable_name = %(table)s ORDER B
 UPDATE sink_offsets SET next_offset = %(low)s, read_to = %(low)s
 WHERE sink = %(sink)s AND topic = %(topic)s AND partition = %(partition)s AND next_offset < %(low)s
 
+-- name: carried_days
+-- Days (UTC) of rows that were copied and not counted, but those from which retention took something.
+SELECT coalesce(array_agg(d.day), '{{}}') FROM (SELECT DISTINCT date_trunc('day', {time}, 'UTC') AS day FROM {table} WHERE {carried}) AS d
+WHERE NOT EXISTS (SELECT FROM stepwell.retirements r WHERE r.schema = %(old)s::text AND r.relation = %(kind)s::text
+                  AND d.day < r.range_end AND d.day + interval '1 day' > r.range_start)
+
+-- name: empty_days
+DELETE FROM {table} WHERE date_trunc('day', bucket, 'UTC') = ANY(%(days)s)
+
+-- name: keep_empty_sums
+-- What was moved elsewhere left a row that adds up to nothing. Counting does not find it.
+INSERT INTO {new} ({keys}, {measures}) SELECT {keys}, {measures} FROM {old}
+WHERE {counter} = 0 AND date_trunc('day', bucket, 'UTC') = ANY(%(days)s) ON CONFLICT ({keys}) DO NOTHING
+
+-- name: note_carried_gaps
+INSERT INTO step_gaps AS g (episode_id, attempt, first_at, last_at)
+SELECT s.episode_id, s.attempt, date_trunc('minute', min(s.occurred_at), 'UTC'),
+       date_trunc('minute', max(s.occurred_at), 'UTC') + interval '1 minute'
+FROM steps s
+LEFT JOIN episodes e ON e.episode_id = s.episode_id
+LEFT JOIN episode_attempts a ON a.episode_id = s.episode_id AND a.attempt = s.attempt
+WHERE date_trunc('day', s.occurred_at, 'UTC') = ANY(%(days)s) AND (e.episode_id IS NULL OR a.host IS NULL)
+GROUP BY s.episode_id, s.attempt
+ON CONFLICT (episode_id, attempt) DO UPDATE
+SET first_at = least(g.first_at, EXCLUDED.first_at), last_at = greatest(g.last_at, EXCLUDED.last_at)
+
 -- name: raise_sums
+-- Only of days from which retention took something: of all others the rows are there, and were counted.
 INSERT INTO {new} AS n ({keys}, {measures})
 SELECT {keys}, {measures} FROM {old}
 WHERE (%(after)s::timestamptz IS NULL OR logged_at >= %(after)s)
   AND (%(before)s::timestamptz IS NULL OR logged_at < %(before)s)
+  AND EXISTS (SELECT FROM stepwell.retirements r WHERE r.schema = %(schema)s::text AND r.relation = %(kind)s::text
+              AND date_trunc('day', bucket, 'UTC') < r.range_end
+              AND date_trunc('day', bucket, 'UTC') + interval '1 day' > r.range_start)
 ON CONFLICT ({keys}) DO UPDATE SET {taken} WHERE n.{counter} < EXCLUDED.{counter}
 
 -- name: read_until

@@ -147,6 +147,34 @@ def test_what_the_log_no_longer_tells_is_taken_over_and_counted(
     ]
 
 
+@pytest.mark.parametrize("migrated_url", ["postgres"], indirect=True)
+def test_sums_that_say_too_much_are_not_taken_over(
+    log: MessageLog, query: Query, drain: Callable[..., None], rebuild: Callable[..., Outcome],
+    cut: Callable[..., None],
+) -> None:  # fmt: skip
+    some_of_everything(log)
+    unclaimed = [facts.step("e-late", 0), facts.step("e-late", 1)]
+    facts.publish(log, unclaimed)
+    drain()
+    cut(EPISODE_EVENTS, TELEMETRY)
+    facts.publish(log, [facts.step("e-1", 4), facts.telemetry("w-1", 2)])
+    # A claim of steps that were carried over: their sums are moved in the new tables, too.
+    facts.publish(log, [facts.requested("e-late"), facts.claimed("e-late", host="lab-9")])
+    drain()
+    right = {table: rows_of(query, table) for table in ("step_minutes", "step_days", "telemetry_hours")}
+    ((schema,),) = query(HOME, "steps")
+    query(f"UPDATE {schema}.telemetry_hours SET points = points * 2")
+    query(f"UPDATE {schema}.step_days SET steps = steps + 1 WHERE steps > 0")
+    query(
+        f"INSERT INTO {schema}.telemetry_hours (bucket, series_id, source_partition, points, logged_at)"
+        f" SELECT bucket, series_id + 1000, source_partition, points, logged_at FROM {schema}.telemetry_hours"
+    )
+    outcome = rebuild()
+    assert (outcome.ended, {each.table for each in outcome.differing}) == ("differs", {"telemetry_hours", "step_days"})
+    assert rebuild(accept_differences=True).ended == "done"
+    assert {table: rows_of(query, table) for table in right} == right
+
+
 TOLD = (
     "steps", "episode_attempts", "runs", "verdict_changes", "telemetry_points", "dead_letters", "outcome_days",
     "step_minutes", "telemetry_hours", "worker_status",
