@@ -95,9 +95,10 @@ def test_images_are_pinned_memory_is_bounded_and_rights_are_few(name: str) -> No
     assert service["restart"] in ({"on-failure"} if name in ONCE else {"unless-stopped"})
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert ("healthcheck" in service) is (name not in ONCE)
-    # Two images start as root to hand their data folder over, and go on as another user.
-    assert ("user" in service) is (name not in {"timescaledb", "object-store"})
+    assert ("healthcheck" in service) is (name not in ONCE | KEEPERS)
+    # One image starts as root: its data folder is root's. The others need no right of root's.
+    assert ("user" in service) is (name != "object-store")
+    assert ("cap_add" in service) is (name == "object-store")
     assert int(service.get("user", "1").split(":")[0]) > 0
 
 
@@ -112,6 +113,15 @@ def test_what_can_be_is_read_only(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
+def test_the_database_has_where_it_writes_beside_its_data() -> None:
+    """PostgreSQL's socket lies in a folder that must be its own; `initdb` and the tuner use temporary files."""
+    service = SERVICES["timescaledb"]
+    uid, _, gid = service["user"].partition(":")
+    options = dict(each.split(":", 1) for each in service["tmpfs"])
+    assert {"/tmp", "/var/run/postgresql"} == set(options)
+    assert {f"uid={uid}", f"gid={gid}"} <= set(options["/var/run/postgresql"].split(","))
+
+
 def test_every_command_is_one_of_ours(name: str) -> None:
     command: click.Command = typer.main.get_command(build_app())
     arguments = SERVICES[name]["command"]
