@@ -49,12 +49,27 @@ def rebuild(
     """
     if sum((status, cancel, drop_old)) > 1:
         raise ConfigurationError("--status, --cancel and --drop-old are three different things: give one of them.")
+    if status or cancel or drop_old:
+        _refuse_more(
+            "--status" if status else "--cancel" if cancel else "--drop-old",
+            {
+                "--table": bool(table), "--from": made_from != "log", "--accept-differences": accept_differences,
+                "--keep-old": keep_old, "--json": as_json and not status,
+            },
+        )  # fmt: skip
     if status:
         _show(as_json=as_json)
     elif cancel or drop_old:
         _tidy(cancel=cancel)
     else:
         _rebuild(table, made_from, accept=accept_differences, keep_old=keep_old, as_json=as_json)
+
+
+def _refuse_more(given: str, others: dict[str, bool]) -> None:
+    """Refuse options that would do nothing beside this one."""
+    idle = [name for name, is_given in others.items() if is_given]
+    if idle:
+        raise ConfigurationError(f"{given} makes no tables: leave out {', '.join(idle)}.")
 
 
 def _rebuild(tables: list[str] | None, made_from: str, *, accept: bool, keep_old: bool, as_json: bool) -> None:

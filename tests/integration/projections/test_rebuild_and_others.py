@@ -173,8 +173,10 @@ def test_another_version_s_unfinished_rebuild_is_not_gone_on_with(
 
 
 def test_what_makes_no_sense_is_refused(rebuild: Callable[..., Outcome]) -> None:
-    with pytest.raises(ConfigurationError, match="There is no archive to make the tables from"):
+    with pytest.raises(ConfigurationError, match=r"There is no archive of the log yet: .* carried over"):
         rebuild(made_from="archive")
+    with pytest.raises(ConfigurationError, match="Tables cannot be made from 'disk'; only from: log"):
+        rebuild(made_from="disk")
     with pytest.raises(ConfigurationError, match=r"No table of this name can be made again: step\. Those there"):
         rebuild("step")
     with pytest.raises(ConfigurationError, match="sink_offsets"):
