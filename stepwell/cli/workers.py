@@ -71,7 +71,9 @@ def projector(
 
 def work(
     engines: Annotated[int, typer.Option(min=1, max=64, help="Engine workers, slots 0 to N-1.")] = 1,
-    until_idle: Annotated[bool, typer.Option(help="End once everything in the log has been processed.")] = False,
+    until_idle: Annotated[
+        bool, typer.Option(help="End once all of the log is processed; telemetry, which has no end, does not count.")
+    ] = False,
     project: Annotated[bool, typer.Option("--projector/--no-projector", help="Also write the tables.")] = True,
     telemetry: Telemetry = True,
     listen: Listen = None,

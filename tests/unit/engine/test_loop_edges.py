@@ -189,6 +189,10 @@ def test_a_loop_tells_what_it_does_and_what_it_waits_for() -> None:
     assert condition.counters["stepwell_records_total", EPISODE_EVENTS] == len(Facts("ep-1").begun())
     assert sum(each.position for each in condition.partitions) == len(Facts("ep-1").begun())
     assert len(condition.partitions) == 4
+    told = {each.source: each.complete_until for each in condition.partitions}
+    for source, marks in log.admin().watermarks(EPISODE_EVENTS).items():
+        newest = [batch.timestamps[-1] for batch in read_range(log, source, marks.low, marks.high)]
+        assert told[source] == (newest[-1] if newest else None), "the last record says how far it is, without a look"
     loop.close()
     log.close()
 
