@@ -42,11 +42,15 @@ def dashboard(
     task: Annotated[list[str] | None, typer.Option(help="Only this task; may be repeated.")] = None,
     run: Annotated[list[str] | None, typer.Option(help="Only this run; may be repeated.")] = None,
     host: Annotated[list[str] | None, typer.Option(help="Only this host; may be repeated.")] = None,
-    episode: Annotated[str | None, typer.Option(help="The episode to show. Default: the newest that failed.")] = None,
+    episode: Annotated[
+        str | None,
+        typer.Option(help="The episode to show; the beginning of its id is enough. Default: the newest that failed."),
+    ] = None,
 ) -> None:
     """Draw the dashboards as one HTML page from the database, with no Grafana, no Prometheus and no network.
 
-    The page needs nothing else: it can be sent by mail, kept with a run, or served as a file.
+    The page needs nothing else: it can be sent by mail, kept with a run, or served as a file. What a panel cannot be
+    narrowed by stands below it.
     Exit code 1 when a panel could not be read; the page says which and why.
     """
     from stepwell.adapters.dashboards.page import render
@@ -56,6 +60,7 @@ def dashboard(
     spans = {each.name: _span(since or each.since) for each in wanted}
     given = {"policy": policy, "task": task, "run": run, "host": host, "episode": [episode] if episode else None}
     chosen = {name: values for name, values in given.items() if values}
+    whole = _unnarrowed(wanted, chosen)
     with opened_database() as url:
         readings = read_dashboards(url, wanted, spans, chosen, resolution=_resolution(resolution))
         page = render(readings, url)
@@ -68,6 +73,8 @@ def dashboard(
         (f"{reading.dashboard.name}/{answer.panel.query}", answer.problem)
         for reading in readings for answer in reading.answers if answer.problem
     ]  # fmt: skip
+    for option, left in whole.items():
+        typer.echo(f"--{option} does not narrow {', '.join(left)}: shown whole.", err=True)
     for panel, problem in failed:
         typer.echo(f"{panel} could not be read: {problem}", err=True)
     if failed:
@@ -83,6 +90,25 @@ def _dashboards(names: list[str] | None) -> "list[Dashboard]":
         if name not in known:
             raise ConfigurationError(f"--dashboard {name!r}: expected one of {', '.join(known)}")
     return [each for name, each in known.items() if not names or name in names]
+
+
+def _unnarrowed(wanted: "list[Dashboard]", chosen: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Names of the dashboards that an option cannot narrow, by option; an option that narrows none is refused."""
+    from stepwell.adapters.dashboards.catalogue import DASHBOARDS
+    from stepwell.exceptions import ConfigurationError
+
+    found: dict[str, list[str]] = {}
+    for option in chosen:
+        knows = [each.name for each in DASHBOARDS if option in {variable.name for variable in each.variables}]
+        left = [each.name for each in wanted if each.name not in knows]
+        if len(left) == len(wanted):
+            raise ConfigurationError(
+                f"--{option}: {', '.join(left)} cannot be narrowed by {option}; {', '.join(knows)} can (--dashboard)"
+            )
+        # One episode is a page of its own, and no selection from the others.
+        if left and option != "episode":
+            found[option] = left
+    return found
 
 
 def _span(text: str) -> "timedelta":

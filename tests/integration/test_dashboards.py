@@ -220,6 +220,25 @@ def test_the_command_writes_the_page(filled: Filled, tmp_path: Path) -> None:
     assert printed.stdout.startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize("filled", ["postgres"], indirect=True)
+def test_an_episode_may_be_named_by_the_beginning_of_its_id(filled: Filled, tmp_path: Path) -> None:
+    dashboards = [each for each in DASHBOARDS if each.name == "episode"]
+    (whole,) = read_dashboards(filled.url, dashboards, DAY, {"episode": ["live-st"]})
+    assert whole.chosen["episode"] == ["live-stuck"]
+    for begin, told in (("live-", "several episodes begin with 'live-': live-busy"), ("nobody", "no episode in the")):
+        done = command(filled.url, tmp_path, "--dashboard", "episode", "--episode", begin)
+        assert done.returncode != 0
+        assert told in " ".join(done.stderr.split())
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("filled", ["postgres"], indirect=True)
+def test_what_cannot_be_narrowed_is_told(filled: Filled, tmp_path: Path) -> None:
+    done = command(filled.url, tmp_path, "--dashboard", "fleet", "--dashboard", "policies", "--run", "nightly-1")
+    assert (done.returncode, done.stderr) == (0, "--run does not narrow policies: shown whole.\n")
+    assert "Not narrowed by run." in (tmp_path / "stepwell-dashboard.html").read_text(encoding="utf-8")
+
+
 def test_a_database_without_views_is_told_what_to_run(new_database: Callable[[], str], tmp_path: Path) -> None:
     done = command(new_database(), tmp_path)
     assert done.returncode == 1

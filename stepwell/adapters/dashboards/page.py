@@ -85,12 +85,21 @@ def _figure(dashboard: str, answer: Answer, reading: Reading, shown: Shown) -> s
         body = {"stat": _tiles, "matrix": _matrix}.get(panel.kind, _table)(answer, reading, shown)
     if answer.cut:
         body += f'<p class="note">Only the first {ROWS_MAX:,} rows are shown.</p>'
+    if whole := _unnarrowed(answer, reading):
+        body += f'<p class="note">Not narrowed by {_text(" and ".join(whole))}.</p>'
     label = f'<span class="unit">{_text(unit)}</span>' if unit else ""
     return (
         f'<figure id="{name}" style="--span:{panel.width}" aria-labelledby="{name}-title"><figcaption>'
         f'<h3 id="{name}-title">{_text(panel.title)}{label}</h3><p>{_text(panel.about)}</p></figcaption>\n'
         f"{body}</figure>"
     )
+
+
+def _unnarrowed(answer: Answer, reading: Reading) -> list[str]:
+    """Variables of which something was chosen that the panel does not know."""
+    sql = reading.dashboard.sql(answer.panel)
+    chosen = [name for name, values in reading.chosen.items() if name != "episode" and list(values) != [ALL]]
+    return [name for name in chosen if f"${{{name}:" not in sql]
 
 
 def _nothing(panel: Panel, reading: Reading) -> str:

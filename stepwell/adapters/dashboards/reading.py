@@ -7,7 +7,7 @@ from typing import Any
 
 from stepwell.adapters.dashboards.macros import ALL, Window, expand
 from stepwell.adapters.dashboards.model import Dashboard, Panel
-from stepwell.exceptions import DatabaseError, MigrationError, MissingPartError
+from stepwell.exceptions import DatabaseError, MigrationError, MissingPartError, NotFoundError
 from stepwell.projections.database import Connection, connect, named_errors
 from stepwell.redaction import redact_url
 
@@ -20,6 +20,11 @@ __all__ = ["Answer", "Reading", "read_dashboards", "read_panel"]
 
 ROWS_MAX = 20_000
 """So many rows of a panel are taken; the page says where there were more."""
+
+# The one of that very name comes first. One that nobody asked for has only what was set aside of it.
+_EPISODES_THAT_BEGIN = """SELECT episode_id FROM stepwell.episodes WHERE starts_with(episode_id, %(begin)s)
+UNION SELECT episode_id FROM stepwell.dead_letters WHERE starts_with(episode_id, %(begin)s)
+ORDER BY 1 LIMIT 6"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,8 @@ def read_dashboards(
 ) -> list[Reading]:
     """All panels as of one moment: one read-only transaction sees one state of the database.
 
-    A variable of one value (the episode) that was not chosen takes the first that the database offers.
+    A variable of one value (the episode) that was not chosen takes the first that the database offers. An episode may
+    be chosen by the beginning of its id.
 
     Args:
         url: ``postgresql://...``; a role that may read the views is enough.
@@ -79,6 +85,7 @@ def read_dashboards(
 
     Raises:
         MigrationError: it has no views of Stepwell.
+        NotFoundError: no episode begins as the one that was chosen, or several do.
         DatabaseUnavailableError: no server answers.
         DatabaseError: it refuses us. A panel that fails by itself is told in its `Answer` instead.
     """
@@ -92,6 +99,8 @@ def read_dashboards(
         if not _first(connection, "SELECT to_regclass('stepwell.success_by_minute') IS NOT NULL"):
             raise MigrationError(f"The database {redact_url(url)} lacks Stepwell's views. Run: stepwell db migrate")
         now = _first(connection, "SELECT now()")
+        if "episode" in chosen:
+            chosen = {**chosen, "episode": [_episode(connection, begin) for begin in chosen["episode"]]}
         readings = []
         for dashboard in dashboards:
             window = Window(now - spans[dashboard.name], now, resolution)
@@ -125,6 +134,18 @@ def read_panel(
     if names != panel.names:
         raise DatabaseError(f"panel {dashboard.name}/{panel.query}: its SQL gives {names}, expected {panel.names}")
     return Answer(panel, rows[:ROWS_MAX], cut=len(rows) > ROWS_MAX)
+
+
+def _episode(connection: Connection, begin: str) -> str:
+    """The whole id of the episode that begins so."""
+    found: list[str] = [name for (name,) in connection.execute(_EPISODES_THAT_BEGIN, {"begin": begin})]
+    if not found:
+        raise NotFoundError(
+            f"no episode in the database begins with {begin!r}; stepwell episodes lists what the log has"
+        )
+    if found[0] != begin and len(found) > 1:
+        raise NotFoundError(f"several episodes begin with {begin!r}: {', '.join(found[:5])} …; give more of the id")
+    return found[0]
 
 
 def _first(connection: Connection, sql: str) -> Any:

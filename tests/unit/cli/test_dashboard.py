@@ -7,6 +7,8 @@ import pytest
 from stepwell.cli.dashboard import _write, dashboard
 from stepwell.exceptions import ConfigurationError
 
+NOTHING = dict.fromkeys(("names", "since", "resolution", "policy", "task", "run", "host", "episode"))
+
 
 @pytest.mark.parametrize(
     ("options", "told"),
@@ -15,11 +17,17 @@ from stepwell.exceptions import ConfigurationError
         ({"since": "yesterday"}, "--since"),
         ({"since": "0s"}, "more than nothing"),
         ({"resolution": "week"}, "minute, hour, day"),
+        ({"names": ["policies"], "run": ["nightly"]}, "policies cannot be narrowed by run; fleet can"),
+        (
+            {"names": ["fleet", "policies"], "host": ["lab-1"]},
+            "fleet, policies cannot be narrowed by host; machines can",
+        ),
+        ({"names": ["fleet"], "episode": "ep-1"}, "fleet cannot be narrowed by episode; episode can"),
     ],
 )
 def test_wrong_options_are_told_with_what_was_expected(home: Path, options: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
-        dashboard(output=home / "page.html", **{"names": None, "since": None, "resolution": None, **options})  # type: ignore[arg-type]
+        dashboard(output=home / "page.html", **{**NOTHING, **options})  # type: ignore[arg-type]
     assert not (home / "page.html").exists()
 
 

@@ -132,6 +132,17 @@ def test_an_episode_that_nobody_chose_is_told() -> None:
     assert "Episode: none" in page
 
 
+def test_a_panel_says_by_what_it_is_not_narrowed() -> None:
+    answers = [Answer(panel("fleet", query), []) for query in ("running", "outcomes", "rate")]
+    page = render([reading(KNOWN["fleet"], answers, run=["nightly"], policy=["p"], episode=["e"])], SOURCE)
+    said = dict(re.findall(r'<figure id="fleet-(\w+)".*?</figcaption>\n(.*?)</figure>', page, re.DOTALL))
+    assert "Not narrowed" not in said["running"]
+    assert "Not narrowed by run." in said["outcomes"]
+    assert "Not narrowed by run and policy." in said["rate"] or "Not narrowed by policy and run." in said["rate"]
+    whole = render([reading(KNOWN["fleet"], answers)], SOURCE)
+    assert "Not narrowed" not in whole
+
+
 def test_the_episode_on_the_page_can_be_led_to_and_no_other() -> None:
     newest = panel("failures", "newest")
     rows = [row(newest, episode_id="here", ended_at=END), row(newest, episode_id="elsewhere", ended_at=END)]
