@@ -82,11 +82,11 @@ class GrpcServer:
             if self._token is not None:
                 given = dict(context.invocation_metadata() or ()).get("authorization")
                 if not self._token.fits(given):
-                    self._intake.refuse("token")
+                    self._intake.refuse("token", context.peer(), self._token.words)
                     await context.abort(grpc.StatusCode.UNAUTHENTICATED, self._token.words)
             response: Any = None
             try:
-                response = await self._intake.take(signal, body)
+                response = await self._intake.take(signal, body, peer=context.peer())
             except MalformedRequestError as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             except BusyError as error:

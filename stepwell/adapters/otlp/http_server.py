@@ -104,13 +104,14 @@ class HttpServer:
                 body = await request.read()
             if packed:
                 body = self._unpacked(body)
-            return await self._intake.take(signal, body, in_json=request.content_type == JSON)
+            in_json, peer = request.content_type == JSON, request.remote or ""
+            return await self._intake.take(signal, body, in_json=in_json, peer=peer)
         finally:
             self._reading -= 1
 
     def _refuse(self, request: web.Request, status: int, reason: str, words: str) -> web.Response:
         """Count the request as refused, and answer it."""
-        self._intake.refuse(reason)
+        self._intake.refuse(reason, request.remote or "", words)
         return _error(request, status, words)
 
     def _unpacked(self, body: bytes) -> bytes:

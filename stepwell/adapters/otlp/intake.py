@@ -22,6 +22,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from stepwell.adapters.otlp.appender import Appender
 from stepwell.adapters.otlp.json_bodies import message_of
 from stepwell.adapters.otlp.metrics import MetricsReader
+from stepwell.adapters.otlp.refusals import Refusals
 from stepwell.adapters.otlp.senders import Senders
 from stepwell.adapters.otlp.spans import SpansReader
 from stepwell.adapters.otlp.taken import MalformedRequestError, Taken
@@ -79,17 +80,19 @@ class Intake:
         self._codec = codec
         self._appender = Appender(log, vitals or Unwatched())
         self._count = count
+        self._refusals = Refusals()
         # One thread, so that the loop stays free to answer, and the readers need no locks.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otlp-reader")
         self._in_flight = 0
 
-    async def take(self, signal: str, body: bytes, *, in_json: bool = False) -> Any:
+    async def take(self, signal: str, body: bytes, *, in_json: bool = False, peer: str = "") -> Any:
         """The response message to a request, once what it holds is in the log.
 
         Args:
             signal: one of `SIGNALS`.
             body: the request.
             in_json: in JSON, not in protobuf's wire format.
+            peer: address of the sender.
 
         Raises:
             MalformedRequestError: the bytes are no such request.
@@ -105,8 +108,8 @@ class Intake:
             taken, records = await loop.run_in_executor(self._thread, self._read, signal, body, in_json)
             if records:
                 await asyncio.wrap_future(self._appender.append(records))
-        except MalformedRequestError:
-            self.refuse("malformed")
+        except MalformedRequestError as error:
+            self.refuse("malformed", peer, str(error))
             raise
         except LogError as error:
             self.refuse("log_away")
@@ -115,14 +118,23 @@ class Intake:
             self._in_flight -= size
         return self._answer(signal, taken)
 
-    def refuse(self, reason: str) -> None:
-        """Count a whole request that is refused; `take` counts what it refuses by itself."""
+    def refuse(self, reason: str, peer: str = "", why: str = "") -> None:
+        """Count a whole request that is refused; `take` counts what it refuses by itself.
+
+        Args:
+            reason: a short stable word.
+            peer: address of the sender.
+            why: what it was told; empty where it will send the request again, which is not worth a line in the log.
+        """
         self._count(REFUSED_REQUESTS, reason, 1)
+        if why:
+            self._refusals.add("requests", reason, 1, peer, why)
 
     def close(self) -> None:
         """Finish what was begun and let go. Never raises."""
         self._thread.shutdown()
         self._appender.close()
+        self._refusals.close()
 
     def _read(self, signal: str, body: bytes, in_json: bool) -> tuple[Taken, list[OutgoingRecord]]:
         request_type, read = self._readers[signal]
@@ -138,6 +150,7 @@ class Intake:
             except EncodeError as error:
                 count = len(record.spans if isinstance(record, SpansEnded) else record.point_at)
                 taken.accepted -= count
+                taken.sender = record.worker_id
                 taken.refuse(error.reason, str(error), count)
         return taken, records
 
@@ -145,6 +158,7 @@ class Intake:
         self._count(TAKEN, signal, taken.accepted)
         for code, count in taken.codes.items():
             self._count(REFUSED, code, count)
+            self._refusals.add(signal, code, count, *taken.newest[code])
         if signal == "metrics":
             metrics = ExportMetricsPartialSuccess(rejected_data_points=taken.refused, error_message=taken.message)
             return ExportMetricsServiceResponse(partial_success=metrics if taken.refused else None)

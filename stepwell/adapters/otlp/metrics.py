@@ -97,11 +97,13 @@ class MetricsReader:
         now = self._now_us()
         window = Window.around(now)
         for resource_metrics in request.resource_metrics:
+            taken.sender = ""
             try:
                 sender = self._senders.of(resource_metrics.resource)
             except RefusedError as error:
                 taken.refuse(error.code, str(error), _count(resource_metrics.scope_metrics))
                 continue
+            taken.sender = sender.worker_id
             for scope_metrics in resource_metrics.scope_metrics:
                 try:
                     name = scope_text(scope_metrics.scope)

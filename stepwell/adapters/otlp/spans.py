@@ -40,11 +40,13 @@ class SpansReader:
         now = self._now_us()
         window = Window.around(now)
         for resource_spans in request.resource_spans:
+            taken.sender = ""
             try:
                 sender = self._senders.of(resource_spans.resource)
             except RefusedError as error:
                 taken.refuse(error.code, str(error), sum(len(scope.spans) for scope in resource_spans.scope_spans))
                 continue
+            taken.sender = sender.worker_id
             for scope_spans in resource_spans.scope_spans:
                 try:
                     scope = scope_text(scope_spans.scope)

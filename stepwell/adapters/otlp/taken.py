@@ -55,11 +55,15 @@ class Taken:
         records: in the order of the request.
         accepted: points or spans in them.
         codes: how many are not, by a short stable code of the reason.
+        sender: the worker whose points or spans are being read; empty while it is not known.
+        newest: of each code the sender and the reason in words that came last.
     """
 
     records: list[TelemetrySampled | SpansEnded] = field(default_factory=list)
     accepted: int = 0
     codes: dict[str, int] = field(default_factory=dict)
+    sender: str = ""
+    newest: dict[str, tuple[str, str]] = field(default_factory=dict)
     _reasons: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -70,6 +74,7 @@ class Taken:
     def refuse(self, code: str, reason: str, count: int = 1) -> None:
         """Count what is not taken, with a short stable code and why."""
         self.codes[code] = self.codes.get(code, 0) + count
+        self.newest[code] = self.sender, reason
         if reason in self._reasons or len(self._reasons) < _REASONS_MAX:
             self._reasons[reason] = self._reasons.get(reason, 0) + count
 

@@ -21,12 +21,14 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from structlog.testing import capture_logs
 
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.otlp import appender, http_server
 from stepwell.adapters.otlp import intake as intake_module
 from stepwell.adapters.otlp.intake import REFUSED, REFUSED_REQUESTS, Intake
 from stepwell.adapters.otlp.receiver import Listening, Receiver
+from stepwell.adapters.otlp.refusals import SAY_EVERY_S, Refusals
 from stepwell.adapters.otlp.tokens import Token
 from stepwell.engine.ports import MessageLog, OutgoingRecord
 from stepwell.engine.reading import read_range
@@ -188,6 +190,42 @@ def test_what_is_refused_is_said_and_counted(receiver: Running, log: MemoryLog) 
     assert records(log) == []
     assert receiver.counted["stepwell_otlp_rejected_total", "time"] == 4
     assert receiver.counted["stepwell_otlp_rejected_total", "resource"] == 1
+
+
+def test_what_is_refused_stands_in_our_own_log_too(receiver: Running) -> None:
+    """Few senders tell anybody. Points that were taken, and what is sent again, are not worth a line."""
+    with capture_logs() as said:
+        receiver.call(request(2, at_ns=1))
+        receiver.post(request(3, at_ns=1))
+        receiver.call(request(1))
+        receiver.post(b"x", content_type="text/plain")
+        receiver.post(b"\xff\xff")
+    first, media, malformed = said
+    assert "outside the window" in first.pop("why")
+    assert first == {
+        "event": "refused", "log_level": "warning", "what": "metrics", "reason": "time", "count": 2,
+        "newest_from": "robot-1",
+    }  # fmt: skip
+    assert (media["what"], media["reason"], media["newest_from"]) == ("requests", "media_type", "127.0.0.1")
+    assert "text/plain" in media["why"]
+    assert (malformed["reason"], malformed["newest_from"]) == ("malformed", "127.0.0.1")
+
+
+def test_refusals_are_one_line_a_minute_and_reason_and_none_is_lost() -> None:
+    now = 0.0
+    refusals = Refusals(lambda: now)
+    with capture_logs() as said:
+        for _ in range(100):
+            refusals.add("metrics", "time", 3, "a", "old")
+        refusals.add("metrics", "series", 1, "", "many")
+        now = SAY_EVERY_S
+        refusals.add("metrics", "time", 5, "b", "old")
+        refusals.add("metrics", "time", 7, "c", "old")
+        refusals.close()
+        refusals.close()
+    assert [(line["reason"], line["count"], line["newest_from"]) for line in said] == [
+        ("time", 3, "a"), ("series", 1, "unknown"), ("time", 302, "b"), ("time", 7, "c"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
