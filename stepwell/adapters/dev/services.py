@@ -16,7 +16,15 @@ from stepwell.adapters.parts.registry import RegistryPart
 from stepwell.adapters.parts.timescale import TimescalePart
 from stepwell.exceptions import StepwellError
 
-__all__ = ["Service", "client_environment", "foreign_variables", "servers", "workers", "workers_environment"]
+__all__ = [
+    "Service",
+    "alert_rules",
+    "client_environment",
+    "foreign_variables",
+    "servers",
+    "workers",
+    "workers_environment",
+]
 
 _LOCAL = "127.0.0.1"
 _SCRAPE_EVERY_S = 5
@@ -133,11 +141,16 @@ def _stepwell(*words: str) -> list[str]:
     return [sys.executable, "-m", "stepwell", *words]
 
 
-def _prometheus(directory: Path, port: int, targets: list[str]) -> list[str]:
-    """Write the configuration, with the alert rules of the checkout where there is one."""
-    directory.mkdir(parents=True, exist_ok=True)
+def alert_rules() -> list[Path]:
+    """Files with the alert rules: those of the checkout; the installed package has none."""
     rules = Path(__file__).resolve().parents[3] / "compose" / "prometheus" / "rules"
-    found = [str(path) for path in sorted(rules.glob("*.yml")) if not path.name.endswith(".test.yml")]
+    return [path for path in sorted(rules.glob("*.yml")) if not path.name.endswith(".test.yml")]
+
+
+def _prometheus(directory: Path, port: int, targets: list[str]) -> list[str]:
+    """Write the configuration."""
+    directory.mkdir(parents=True, exist_ok=True)
+    found = [str(path) for path in alert_rules()]
     file = directory / "prometheus.yml"
     file.write_text(configuration(targets, found, every_s=_SCRAPE_EVERY_S), encoding="utf-8")
     return [

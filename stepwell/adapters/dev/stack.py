@@ -16,6 +16,7 @@ from pathlib import Path
 from stepwell.adapters.dev import processes
 from stepwell.adapters.dev.services import (
     Service,
+    alert_rules,
     client_environment,
     foreign_variables,
     servers,
@@ -170,6 +171,8 @@ class Stack:
             )
         state.registry = state.registry if registry is None else registry
         state.prometheus = state.prometheus if prometheus is None else prometheus
+        if state.prometheus and not alert_rules():
+            self._say("Prometheus has no alert rules: they come with the repository (compose/prometheus/rules) only")
         if engines is not None and engines != state.engines:
             state.engines = engines
             state.ports.pop("workers", None)
