@@ -150,9 +150,29 @@ def _telemetry(now: int, span: int, samples: int, episode: str, chance: random.R
             )  # fmt: skip
 
 
+def _latency(at: int, episode: str) -> Any:
+    """A policy server's cumulative histogram and counter: 30 answers in 3 s, then 5 in 1 s after a new start."""
+    told = [(at, 10, 1.0), (at, 20, 2.0), (at, 30, 3.0), (at + 5 * SECOND, 5, 1.0)]
+    series = tuple(
+        model.Series(metric=f"policy.{name}", unit="s", kind=kind, temporality="cumulative")
+        for name, kind in (("latency", "histogram"), ("busy", "counter"))
+    )
+    times = tuple(at + (number + 1) * SECOND + (start - at) for number, (start, _, _) in enumerate(told))
+    return facts.telemetry(
+        "policy-server", 0, at, host=HOSTS[0], series=series, episode_id=episode, attempt=1,
+        point_series=(0,) * 4 + (1,) * 4, point_start_at=tuple(start for start, _, _ in told) * 2,
+        point_at=times * 2, point_value=tuple(total for _, _, total in told) * 2,
+        distributions=tuple(
+            model.Distribution(point=number, count=count, min=0.01, max=0.5)
+            for number, (_, count, _) in enumerate(told)
+        ),
+    )  # fmt: skip
+
+
 def _told(now: int, episode: str) -> Iterator[Any]:
     """What detectors, the engine and the workers say."""
     yield facts.spans("worker-lab-1", 0, episode_id=episode, attempt=1)
+    yield _latency(now - 10 * SECOND, episode)
     yield facts.pattern("trigger-1")
     yield facts.retrain("trigger-1")
     yield facts.pattern("trigger-2")

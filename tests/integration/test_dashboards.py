@@ -139,6 +139,10 @@ def test_the_figures_are_true(filled: Filled) -> None:
     assert all(0.02 <= mean <= 0.06 for _, _, mean in found["machines/inference"])
     answered = {row[0]: row[3:] for row in found["episode/measured"]}["stepwell.agent.inference.duration"]
     assert answered == (10, pytest.approx(0.04, abs=0.02), 0.02, 0.06)
+    # Cumulative: of each start the last point says it all; readings of a counter are not averaged.
+    cumulative = {row[0]: row[3:] for row in found["episode/measured"] if row[0].startswith("policy.")}
+    assert cumulative["policy.latency"] == (35, pytest.approx(4 / 35), 0.01, 0.5)
+    assert cumulative["policy.busy"] == (4, None, 1.0, 3.0)
     assert {row[0] for row in found["failures/dead_letters"]} == {"violation", "unreadable"}
 
 

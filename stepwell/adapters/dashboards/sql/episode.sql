@@ -38,15 +38,20 @@ FROM stepwell.dead_letters WHERE episode_id IN (${episode:sqlstring})
 ORDER BY logged_at, source_topic, source_partition, source_offset LIMIT 100
 
 -- name: measured
--- A histogram's point stands for as many values as it counts.
-SELECT metric, unit, worker_id, sum(counted)::bigint AS points, sum(value) / nullif(sum(counted), 0) AS mean,
+-- A histogram's point stands for as many values as it counts. A cumulative one says again what it said before: its last
+-- point for each start has it all. Readings of a cumulative counter have no mean.
+SELECT metric, unit, worker_id, sum(counted)::bigint AS points,
+       sum(value) FILTER (WHERE NOT (cumulative AND kind = 'counter')) / nullif(sum(counted), 0) AS mean,
        min(least) AS min, max(most) AS max
 FROM (
-    SELECT metric, unit, worker_id, value, coalesce((distribution ->> 'count')::double precision, 1) AS counted,
+    SELECT metric, unit, worker_id, kind, value, temporality IS NOT DISTINCT FROM 'cumulative' AS cumulative,
+           coalesce((distribution ->> 'count')::double precision, 1) AS counted,
            coalesce(nullif((distribution ->> 'min')::double precision, 'NaN'), mean) AS least,
-           coalesce(nullif((distribution ->> 'max')::double precision, 'NaN'), mean) AS most
+           coalesce(nullif((distribution ->> 'max')::double precision, 'NaN'), mean) AS most,
+           row_number() OVER (PARTITION BY series_id, started_at ORDER BY sampled_at DESC) AS place
     FROM stepwell.telemetry WHERE episode_id IN (${episode:sqlstring})
 ) AS measured
+WHERE place = 1 OR NOT (cumulative AND kind = 'histogram')
 GROUP BY 1, 2, 3 ORDER BY 1, 3
 
 -- name: spans
