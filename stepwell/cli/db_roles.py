@@ -1,6 +1,7 @@
 """``stepwell db roles``: who may do what in the database."""
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -12,9 +13,21 @@ from stepwell.cli.tables import console, plain_table
 from stepwell.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from stepwell.projections.roles import Limits, Overdue, RolesState
+    from stepwell.projections.roles import Limits, RolesState
 
 __all__ = ["register"]
+
+# Options that go with an action.
+_Harden = Annotated[
+    bool,
+    typer.Option("--harden", help="With --apply: also keep advisory locks and large objects to owner and writers."),
+]
+_ToAllReaders = Annotated[
+    bool, typer.Option("--to-all-readers", help="With --unfilter of the last filter: every reader sees every row.")
+]
+_Every = Annotated[
+    float | None, typer.Option(metavar="SECONDS", min=1.0, help="With --cancel-overdue: again and again, for ever.")
+]
 
 
 def register(group: typer.Typer) -> None:
@@ -26,10 +39,7 @@ def roles(
     *,
     show: Annotated[bool, typer.Option("--show", help="Show how the roles stand (default).")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Make the roles and use them in this database.")] = False,
-    harden: Annotated[
-        bool,
-        typer.Option("--harden", help="With --apply: also keep advisory locks and large objects to owner and writers."),
-    ] = False,
+    harden: _Harden = False,
     grant: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="ROLE USER", help="Give a user a role: owner, writer, reader, or one with a filter."),
@@ -47,12 +57,11 @@ def roles(
         bool, typer.Option("--fleet", help="With --filter: also what belongs to no episode, e.g. machines' telemetry.")
     ] = False,
     unfilter: Annotated[str | None, typer.Option(metavar="ROLE", help="Drop the row filter of a role.")] = None,
-    to_all_readers: Annotated[
-        bool, typer.Option("--to-all-readers", help="With --unfilter of the last filter: every reader sees every row.")
-    ] = False,
+    to_all_readers: _ToAllReaders = False,
     cancel_overdue: Annotated[
         bool, typer.Option("--cancel-overdue", help="End what readers do beyond their limits, now.")
     ] = False,
+    every: _Every = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --show: print JSON.")] = False,
 ) -> None:
     """Show or set who may do what in the database: owner, writers, readers, and row filters per team.
@@ -67,12 +76,13 @@ def roles(
     actions = {"--show": show, "--apply": apply, "--grant": grant, "--revoke": revoke, "--filter": row_filter,
                "--unfilter": unfilter, "--cancel-overdue": cancel_overdue}  # fmt: skip
     _check_one(actions)
-    if harden and not apply:
-        raise ConfigurationError("--harden goes with --apply")
-    if row_filter is None and (fleet or {runs, policies, requested_by} != {"*"}):
-        raise ConfigurationError("--runs, --policies, --requested-by and --fleet go with --filter ROLE")
-    if to_all_readers and unfilter is None:
-        raise ConfigurationError("--to-all-readers goes with --unfilter ROLE")
+    filtering = fleet or {runs, policies, requested_by} != {"*"}
+    _check_partners({
+        "--harden": (harden, "--apply", apply),
+        "--runs, --policies, --requested-by and --fleet": (filtering, "--filter ROLE", row_filter),
+        "--to-all-readers": (to_all_readers, "--unfilter ROLE", unfilter),
+        "--every": (every, "--cancel-overdue", cancel_overdue),
+    })  # fmt: skip
     settings = get_settings()
     limits = database_roles.Limits(settings.reader_statement_timeout_s, settings.reader_idle_timeout_s)
     with opened_database(settings.database) as url:
@@ -92,7 +102,7 @@ def roles(
             database_roles.drop_filter(url, unfilter, open_all=to_all_readers)
             print(f"{unfilter} has no row filter any more.")
         elif cancel_overdue:
-            _tell_ended(database_roles.cancel_overdue(url, limits))
+            _cancel_overdue(url, limits, every)
         else:
             _show(database_roles.look(url, limits), limits, as_json=as_json)
 
@@ -103,6 +113,14 @@ def _check_one(actions: Mapping[str, object]) -> None:
         raise ConfigurationError(f"{' and '.join(given)} do not go together: one of {', '.join(actions)}")
 
 
+def _check_partners(options: Mapping[str, tuple[object, str, object]]) -> None:
+    """Each: whether it was given, what it goes with, and whether that was given."""
+    for name, (given, partner, there) in options.items():
+        if given and not there:
+            verb = "go" if " and " in name else "goes"
+            raise ConfigurationError(f"{name} {verb} with {partner}")
+
+
 def _tell_revoked(role: str, user: str, still: Sequence[str]) -> None:
     if not still:
         print(f"{user} has the role {role} no more.")
@@ -111,9 +129,17 @@ def _tell_revoked(role: str, user: str, still: Sequence[str]) -> None:
     raise typer.Exit(1)
 
 
-def _tell_ended(ended: "list[Overdue]") -> None:
-    for each in ended:
-        print(f"{each.done} {each.user} (process {each.pid}) after {each.after_s:.0f} s")
+def _cancel_overdue(url: str, limits: "Limits", every_s: float | None) -> None:
+    """Once, or until something fails: whoever watches over this process starts it again."""
+    from stepwell.projections.roles import cancel_overdue
+
+    while True:
+        ended = cancel_overdue(url, limits)
+        for each in ended:
+            print(f"{each.done} {each.user} (process {each.pid}) after {each.after_s:.0f} s", flush=True)
+        if every_s is None:
+            break
+        time.sleep(every_s)
     if not ended:
         print("No reader is over its limits.")
 

@@ -125,3 +125,25 @@ def test_the_projector_writes_and_grafana_reads_and_neither_can_do_more(database
         for forbidden in (b"DROP TABLE stepwell_g1.steps", b"CREATE TABLE stepwell_g1.mine ()", b"CREATE ROLE other"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 writer.execute(forbidden)
+
+
+def test_a_reader_over_its_limit_is_ended_by_the_service_for_that_and_more_than_once(database: Database) -> None:
+    *command, every = SERVICES["cancel-overdue"]["command"]
+    assert float(every) <= 60
+    env = os.environ | database.settings("cancel-overdue") | {"STEPWELL_READER_STATEMENT_TIMEOUT_S": "1"}
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "stepwell", *command, "1"], env=env, stdout=subprocess.PIPE, text=True,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        for _ in range(2):
+            with database.connect("grafana", "database_reader_password") as reader:
+                reader.execute(b"SET statement_timeout = 0")
+                with pytest.raises(psycopg.errors.QueryCanceled, match="user request"):
+                    reader.execute(b"SELECT pg_sleep(60)")
+            assert keeper.stdout is not None
+            assert keeper.stdout.readline().split()[:2] == ["cancelled", "grafana"]
+        assert keeper.poll() is None
+    finally:
+        keeper.terminate()
+        keeper.communicate(timeout=30)

@@ -82,6 +82,8 @@ def test_roles_from_nothing_to_a_filtered_reader(stepwell: Stepwell, url: str) -
         (("roles", "--apply", "--grant", "reader", "bob"), "--apply and --grant do not go together"),
         (("roles", "--harden"), "goes with --apply"),
         (("roles", "--runs", "a-*"), "go with --filter"),
+        (("roles", "--every", "60"), "goes with --cancel-overdue"),
+        (("roles", "--to-all-readers"), "goes with --unfilter"),
         (("views", "--apply", "--drop"), "wants one of"),
         (("views", "--split", "a.b"), "goes with --at"),
         (("views", "--split", "a", "--at", "2026-01-01"), "expected VIEW.COLUMN"),

@@ -25,6 +25,7 @@ IMAGE = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+(?:\.\d+)?(?:-[a-z0-9.-]+)?")
 SERVERS = {"kafka", "registry", "timescaledb", "object-store", "prometheus", "grafana"}
 ONCE = {"topics", "schemas", "migrate", "tune", "roles", "grant-projector", "grant-grafana"}
 WORKERS = {"engine", "detector", "projector", "otlp"}
+KEEPERS = {"cancel-overdue"}
 
 
 class UniqueKeyLoader(yaml.SafeLoader):
@@ -39,7 +40,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
 STACK: dict[str, Any] = UniqueKeyLoader(TEXT).get_single_data()
 OVERRIDE: dict[str, Any] = UniqueKeyLoader(THREE).get_single_data()
 SERVICES: dict[str, dict[str, Any]] = STACK["services"]
-OURS = sorted(ONCE | WORKERS)
+OURS = sorted(ONCE | WORKERS | KEEPERS)
 
 
 def merged(base: Any, over: Any) -> Any:
@@ -65,7 +66,7 @@ def test_the_parser_of_the_specification_accepts_it(stack: dict[str, Any]) -> No
 
 
 def test_every_service_is_known_here() -> None:
-    assert set(SERVICES) == SERVERS | ONCE | WORKERS
+    assert set(SERVICES) == SERVERS | ONCE | WORKERS | KEEPERS
     assert set(CLUSTER["services"]) == set(SERVICES) | {"kafka-2", "kafka-3"}
 
 
@@ -107,12 +108,11 @@ def test_kafka_is_the_version_that_the_tests_run() -> None:
     assert images == {f"apache/kafka:{kafka.VERSION}"}
 
 
-@pytest.mark.parametrize("name", [*OURS, "registry", "prometheus", "grafana"])
+@pytest.mark.parametrize("name", [*OURS, "registry", "timescaledb", "prometheus", "grafana"])
 def test_what_can_be_is_read_only(name: str) -> None:
     assert SERVICES[name]["read_only"] is True
 
 
-@pytest.mark.parametrize("name", OURS)
 def test_the_database_has_where_it_writes_beside_its_data() -> None:
     """PostgreSQL's socket lies in a folder that must be its own; `initdb` and the tuner use temporary files."""
     service = SERVICES["timescaledb"]
@@ -122,6 +122,7 @@ def test_the_database_has_where_it_writes_beside_its_data() -> None:
     assert {f"uid={uid}", f"gid={gid}"} <= set(options["/var/run/postgresql"].split(","))
 
 
+@pytest.mark.parametrize("name", OURS)
 def test_every_command_is_one_of_ours(name: str) -> None:
     command: click.Command = typer.main.get_command(build_app())
     arguments = SERVICES[name]["command"]
@@ -153,7 +154,7 @@ def test_every_variable_is_a_setting_with_a_fitting_value(
     assert settings.log == "kafka://kafka:9092"
     assert settings.schema_registry == "http://registry:8080/apis/ccompat/v7"
     assert (settings.worker_listen == "0.0.0.0:9464") is (name in WORKERS)
-    users = {"projector": "projector", **dict.fromkeys(ONCE - {"topics", "schemas"}, "stepwell")}
+    users = {"projector": "projector", **dict.fromkeys((ONCE | KEEPERS) - {"topics", "schemas"}, "stepwell")}
     if name in users:
         assert settings.database == f"postgresql://{users[name]}:secret@timescaledb:5432/stepwell"
     else:
