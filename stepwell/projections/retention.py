@@ -80,26 +80,25 @@ def _run_jobs(connection: Connection, schema: str) -> Iterator[Done]:
 
 def _retire_rows(connection: Connection, homes: Homes, tuning: Tuning) -> Iterator[Done]:
     sql_ = queries.load("tune")
-    ingested = {table.name: table.ingested for table in HYPERTABLES}
-    ingested |= {aggregate.name: "logged_at" for aggregate in AGGREGATES}
-    for relation, column in ingested.items():
+    columns = {table.name: (table.time, table.ingested) for table in HYPERTABLES}
+    columns |= {aggregate.name: ("bucket", "logged_at") for aggregate in AGGREGATES}
+    for relation, (time, ingested) in columns.items():
         kept = tuning.kept(relation)
         if kept is None:
             continue
         cut = _now(connection) - kept
         statement = sql.SQL(sql_["retire_rows"]).format(
-            relation=sql.Identifier(relation), ingested=sql.Identifier(column)
+            relation=sql.Identifier(relation), time=sql.Identifier(time), ingested=sql.Identifier(ingested)
         )
         count = 0
         while True:
             with connection.transaction():
                 homes.enter(connection)
-                gone = connection.execute(statement, {"cut": cut, "limit": _PIECE_ROWS}).rowcount
-                if gone:
-                    schema = _home(connection, relation)
-                    connection.execute(sql_["note_retired_rows"], {"schema": schema, "relation": relation, "cut": cut})
-            count += gone
-            if gone < _PIECE_ROWS:
+                of = {"relation": relation, "cut": cut, "limit": _PIECE_ROWS}
+                row = connection.execute(statement, of).fetchone()
+            assert row is not None
+            count += row[0]
+            if row[0] < _PIECE_ROWS:
                 break
         yield Done(relation, "retired", count, "rows")
 
@@ -109,9 +108,3 @@ def _now(connection: Connection) -> datetime:
     assert row is not None
     at: datetime = row[0]
     return at
-
-
-def _home(connection: Connection, relation: str) -> str:
-    row = connection.execute("SELECT schema FROM stepwell.homes WHERE relation = %s", (relation,)).fetchone()
-    assert row is not None
-    return str(row[0])

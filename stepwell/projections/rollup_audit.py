@@ -39,8 +39,8 @@ def wrong_sums(connection: Connection, storage: str, wrong: Collection[str]) -> 
         storage: ``hypertables`` or ``plain``.
         wrong: tables that are known to be wrong; what is summed from them is not looked at.
 
-    Sums are looked at on plain tables, where the projector keeps them; continuous aggregates are the database's, which
-    may still have something to refresh. Sums over rows some of which retention took away cannot be counted again.
+    Sums over times of which retention took rows away cannot be counted again, and are not looked at; nor are those of
+    continuous aggregates where the database knows that it has something to refresh.
     """
     wrong = set(wrong)
     row = None if "verdicts" in wrong else connection.execute(queries.load("rollups")["wrong_change"]).fetchone()
@@ -48,25 +48,38 @@ def wrong_sums(connection: Connection, storage: str, wrong: Collection[str]) -> 
         wrong.add("verdict_changes")
         key = dict(zip(("episode_id", "attempt", "revision"), row, strict=False))
         yield WrongSum("verdict_changes", key, f"signs add up to {row[3]}, by the verdicts it should be {row[4]}")
-    if storage != PLAIN:
-        return
-    retired = {name for (name,) in connection.execute(queries.load("rollups")["retired"])}
     for rollup in ROLLUPS.values():
         if not wrong.isdisjoint(_MADE_OF[rollup.kind]):
             continue
+        below = [rollup.kind]
         for unit, units in UNITS.items():
             table = f"{rollup.name}_{units}"
-            if retired.isdisjoint({rollup.kind, table}):
-                yield from _wrong(connection, rollup, unit, table)
+            below.append(table)
+            if storage == PLAIN:
+                unknown = [_times(connection, "retired", [rollup.kind, table])]
+            else:
+                unknown = [_times(connection, query, below) for query in ("retired", "unsummed")]
+            yield from _wrong(connection, rollup, unit, table, unknown, partitioned=storage == PLAIN)
 
 
-def _wrong(connection: Connection, rollup: Rollup, unit: str, table: str) -> Iterator[WrongSum]:
+def _times(connection: Connection, query: str, relations: list[str]) -> str:
+    """A multirange as text."""
+    row = connection.execute(queries.load("rollups")[query], {"relations": relations}).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def _wrong(
+    connection: Connection, rollup: Rollup, unit: str, table: str, unknown: list[str], *, partitioned: bool
+) -> Iterator[WrongSum]:
     # The order in which doubles were added is not known any more.
     measures = [name for name in rollup.measures if name not in ("logged_at", "value_sum")]
-    key = ("bucket", *rollup.dimensions, "source_partition")
+    key = ("bucket", *rollup.dimensions, *(["source_partition"] if partitioned else []))
     statement = sql.SQL(_FIRST_WRONG).format(
         told=sql.SQL(queries.load("rollups")[f"every_{rollup.name}"]),
         unit=sql.Literal(unit),
+        length=sql.Literal(f"1 {unit}"),
+        unknown=sql.SQL(" + ").join(sql.SQL("{}::tstzmultirange").format(sql.Literal(times)) for times in unknown),
         table=sql.Identifier(table),
         keys=sql.SQL(", ").join(map(sql.Identifier, key[1:])),
         counted=sql.SQL(", ").join(sql.SQL(f"{rollup.over(name)} AS {name}") for name in measures),
@@ -84,10 +97,13 @@ def _wrong(connection: Connection, rollup: Rollup, unit: str, table: str) -> Ite
 
 
 _FIRST_WRONG = """
-WITH told AS MATERIALIZED ({told}), counted AS (
+WITH unknown AS MATERIALIZED (SELECT {unknown} AS times), told AS MATERIALIZED ({told}), counted_all AS (
     SELECT date_trunc({unit}, at, 'UTC') AS bucket, {keys}, {counted} FROM told GROUP BY bucket, {keys}
+), counted AS (
+    SELECT c.* FROM counted_all c, unknown WHERE NOT times && tstzrange(bucket, bucket + {length}::interval)
 ), kept AS (
-    SELECT bucket, {keys}, {measures} FROM {table}
+    SELECT bucket, {keys}, {measures} FROM {table}, unknown
+    WHERE NOT times && tstzrange(bucket, bucket + {length}::interval)
 )
 (SELECT 'counted', * FROM (SELECT * FROM counted WHERE {count} <> 0 EXCEPT SELECT * FROM kept) AS missing LIMIT 1)
 UNION ALL

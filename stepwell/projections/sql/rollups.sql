@@ -130,4 +130,23 @@ FROM told t FULL JOIN counts c USING (episode_id, attempt, revision)
 WHERE t.sign IS DISTINCT FROM c.sign ORDER BY 1, 2, 3 LIMIT 1
 
 -- name: retired
-SELECT DISTINCT r.relation FROM stepwell.retirements r JOIN stepwell.homes h ON h.relation = r.relation AND h.schema = r.schema
+-- The times of which one of some tables has lost rows.
+SELECT coalesce(range_agg(tstzrange(r.range_start, r.range_end)), '{}')::text
+FROM stepwell.retirements r JOIN stepwell.homes h ON h.relation = r.relation AND h.schema = r.schema
+WHERE r.relation = ANY(%(relations)s)
+
+-- name: unsummed
+-- The times for which some continuous aggregates have yet to be refreshed, by the database's own notes: what each has to do,
+-- and what changed in its source before it took note of that. Ends that no timestamp holds are open.
+SELECT coalesce(range_agg(tstzrange(CASE WHEN low > -9e15 THEN to_timestamp(low / 1e6) END,
+                                    CASE WHEN high < 9e15 THEN to_timestamp(high / 1e6) END, '[]')), '{}')::text
+FROM (
+    SELECT materialization_id AS aggregate, NULL::integer AS source, lowest_modified_value AS low, greatest_modified_value AS high
+    FROM _timescaledb_catalog.continuous_aggs_materialization_invalidation_log
+    UNION ALL
+    SELECT NULL, hypertable_id, lowest_modified_value, greatest_modified_value
+    FROM _timescaledb_catalog.continuous_aggs_hypertable_invalidation_log
+) AS l
+JOIN _timescaledb_catalog.continuous_agg a ON a.mat_hypertable_id = l.aggregate OR a.raw_hypertable_id = l.source
+JOIN stepwell.homes h ON h.relation = a.user_view_name AND h.schema = a.user_view_schema
+WHERE h.relation = ANY(%(relations)s)

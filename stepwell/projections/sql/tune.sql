@@ -72,11 +72,17 @@ SELECT count(*) FROM stepwell.retirements
 WHERE schema = %(schema)s::text AND relation = %(relation)s::text AND retired_at >= %(since)s
 
 -- name: retire_rows
--- A bounded piece at a time: locks are short, and a run that is cut off has done what it has done.
-DELETE FROM {relation} WHERE ctid = ANY (ARRAY (SELECT ctid FROM {relation} WHERE {ingested} < %(cut)s LIMIT %(limit)s))
-
--- name: note_retired_rows
-INSERT INTO stepwell.retirements AS r (schema, relation, range_start, range_end, logged_before)
-VALUES (%(schema)s, %(relation)s, '-infinity', 'infinity', %(cut)s)
-ON CONFLICT (schema, relation, range_start, range_end)
-DO UPDATE SET logged_before = greatest(r.logged_before, EXCLUDED.logged_before), retired_at = now()
+-- A bounded piece at a time: locks are short, and a run that is cut off has done what it has done. The days (UTC) that
+-- rows went from are noted.
+WITH gone AS (
+    DELETE FROM {relation}
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM {relation} WHERE {ingested} < %(cut)s LIMIT %(limit)s))
+    RETURNING date_trunc('day', {time}, 'UTC') AS day
+), noted AS (
+    INSERT INTO stepwell.retirements AS r (schema, relation, range_start, range_end, logged_before)
+    SELECT DISTINCT h.schema, h.relation, gone.day, gone.day + interval '1 day', %(cut)s::timestamptz
+    FROM gone JOIN stepwell.homes h ON h.relation = %(relation)s::text
+    ON CONFLICT (schema, relation, range_start, range_end)
+    DO UPDATE SET logged_before = greatest(r.logged_before, EXCLUDED.logged_before), retired_at = now()
+)
+SELECT count(*) FROM gone

@@ -13,7 +13,9 @@ from stepwell.events.model import LogRecord
 from stepwell.projections import tune
 from stepwell.projections.audit import audit_tables
 from stepwell.projections.database import Connection, connect
+from stepwell.projections.generations import read_homes
 from stepwell.projections.retention import Done, upkeep
+from stepwell.projections.rollup_audit import wrong_sums
 from stepwell.projections.tuning import Tuning
 from tests.integration.projections import facts
 from tests.integration.projections.batches import write_by_topic
@@ -201,21 +203,55 @@ def test_an_audit_knows_what_was_taken_away(
 def test_an_audit_finds_a_wrong_sum(
     damage: str, connection: Connection, log: MessageLog, drain: Callable[..., None], database: str, query: Query
 ) -> None:
-    if on_timescale(database):
-        # Continuous aggregates are the database's; what the projector writes there are the changes of verdicts.
-        facts.publish(log, day_of("e-1", facts.now_us()))
-        drain()
-        query("UPDATE stepwell_g1.verdict_changes SET sign = -1")
-        (difference,) = audit_tables(log, facts.CODEC, connection).differences
-        assert (difference.table, difference.key["episode_id"]) == ("verdict_changes", "e-1")
-        return
+    now = facts.now_us()
+    facts.publish(log, day_of("e-1", now - 3 * DAY_US))
+    drain()
+    # That some rows were retired says nothing about the sums of other days.
+    write_by_topic(connection, day_of("old", now - 300 * DAY_US, measured=False), logged_at=now - 300 * DAY_US)
+    assert keep_up(connection)["steps", "retired"].count
+    assert wrong_in(connection) == []
+    ((relation,),) = [(f"stepwell_g1.{damage}",)] if not on_timescale(database) else query(MATERIALIZED, damage)
+    count = {"step_hours": "steps", "outcome_days": "episodes", "telemetry_minutes": "measurements"}[damage]
+    query(f"UPDATE {relation} SET {count} = {count} + 1 WHERE bucket > now() - interval '30 days'")
+    ((table, what),) = wrong_in(connection)[:1]
+    assert table == damage
+    assert "counting the rows gives" in what
+
+
+def test_an_audit_knows_what_is_not_summed_yet(connection: Connection, query: Query) -> None:
+    now = facts.now_us()
+    write_by_topic(connection, day_of("e-1", now - 20 * DAY_US), logged_at=now)
+    keep_up(connection)
+    late = [facts.step("e-1", n, occurred_at=now - 20 * DAY_US, origin="import") for n in (7, 8)]
+    write_by_topic(connection, late, logged_at=now)
+    assert wrong_in(connection) == []
+    keep_up(connection)
+    assert_right(query)
+    assert wrong_in(connection) == []
+
+
+MATERIALIZED = """
+SELECT format('%%I.%%I', materialization_hypertable_schema, materialization_hypertable_name)
+FROM timescaledb_information.continuous_aggregates WHERE view_name = %s
+"""
+
+
+def wrong_in(connection: Connection) -> list[tuple[str, str]]:
+    homes = read_homes(connection)
+    with connection.transaction():
+        homes.show(connection)
+        return [(found.table, found.what) for found in wrong_sums(connection, homes.storage, ())]
+
+
+@pytest.mark.parametrize("migrated_url", ["timescale"], indirect=True)
+def test_an_audit_finds_a_wrong_change_of_verdicts(
+    connection: Connection, log: MessageLog, drain: Callable[..., None], query: Query
+) -> None:
     facts.publish(log, day_of("e-1", facts.now_us()))
     drain()
-    count = {"step_hours": "steps", "outcome_days": "episodes", "telemetry_minutes": "measurements"}[damage]
-    query(f"UPDATE stepwell_g1.{damage} SET {count} = {count} + 1")
+    query("UPDATE stepwell_g1.verdict_changes SET sign = -1")
     (difference,) = audit_tables(log, facts.CODEC, connection).differences
-    assert difference.table == damage
-    assert "counting the rows gives" in difference.what
+    assert (difference.table, difference.key["episode_id"]) == ("verdict_changes", "e-1")
 
 
 # TimescaleDB's one backend here serves all clients in turn: nothing can happen at once.
