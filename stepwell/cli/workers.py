@@ -94,6 +94,7 @@ def work(
     from stepwell.settings import get_settings
 
     settings = get_settings()
+    _refuse_beside_a_set(settings)
     options = ["--end-with-stdin", *([] if telemetry else ["--no-telemetry"])]
     addresses = _consecutive(listen or settings.worker_listen, engines + 2)
     commands = {
@@ -121,6 +122,18 @@ def work(
             stack.callback(finished.close)
         code = Supervisor(commands).run(stop, finished)
     raise typer.Exit(code)
+
+
+def _refuse_beside_a_set(settings: "Settings") -> None:
+    """A shell may be set to work with a set, whose own workers have the same slots: they would end each other by turns."""
+    from stepwell.adapters.dev.stack import workers_on
+
+    process = workers_on(settings.home, settings.log)
+    if process is not None:
+        raise ConfigurationError(
+            f"`stepwell dev up` runs the workers of {settings.log} already (process {process}), under the same slots. "
+            "For more of them: stepwell dev up --engines N; for a worker of another slot: stepwell engine --slot NAME"
+        )
 
 
 def _made_topics(log: "MessageLog", stop: "StopFlag") -> bool:
@@ -245,7 +258,7 @@ def run_worker(
                 publisher = TelemetryPublisher(log, worker_id, make)
                 publisher.start()
                 stack.callback(publisher.stop)
-            vitals = WorkerVitals(worker_id, kind.name, kind.group, codec, stopping=stop)
+            vitals = WorkerVitals(worker_id, kind.name, kind.group, codec, log_url=settings.log, stopping=stop)
             looks = stack.enter_context(
                 monitored(
                     vitals,

@@ -28,11 +28,24 @@ from stepwell.adapters.parts import listens, tail
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
 from stepwell.exceptions import ConfigurationError, NotFoundError, StepwellError
 
-__all__ = ["Shown", "Stack"]
+__all__ = ["Shown", "Stack", "workers_on"]
 
 READY_TIMEOUT_S = 120.0
 _ONE_SHOT_TIMEOUT_S = 300.0
 _STRAY_GRACE_S = 5.0
+
+
+def workers_on(home: Path, log_url: str) -> int | None:
+    """The process of the workers that the set of this home runs on this log; None where it runs none.
+
+    Raises:
+        ConfigurationError: the set's state is damaged.
+    """
+    state = load(home / "dev")
+    if state is None or client_environment(home / "dev", state)["STEPWELL_LOG"] != log_url:
+        return None
+    process = state.processes.get("workers")
+    return process.pid if process is not None and processes.lives(process) else None
 
 
 @dataclass(frozen=True, slots=True)

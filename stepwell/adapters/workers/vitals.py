@@ -106,6 +106,7 @@ class WorkerVitals:
         kind: ``engine``, ``detector``, ``projector``, ``otlp`` …
         group: its consumer group; None for a worker that reads nothing.
         codec: reads the kinds of dead letters.
+        log_url: where its log is, for those who read that it waits for it; empty: not told.
         stopping: whether it was told to stop.
         monotonic: seconds, never going back.
     """
@@ -117,6 +118,7 @@ class WorkerVitals:
         group: str | None,
         codec: EventCodec,
         *,
+        log_url: str = "",
         stopping: Callable[[], bool] = lambda: False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -127,6 +129,7 @@ class WorkerVitals:
         self.changed = threading.Event()
         """Set where others should be told at once: the state or what it waits for has changed."""
         self._codec = codec
+        self._log_url = log_url
         self._stopping = stopping
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -201,6 +204,7 @@ class WorkerVitals:
 
     def waits(self, what: str, reason: str) -> None:
         """See `Vitals.waits`."""
+        reason = self._where(what, reason)
         with self._lock:
             if what not in self._waits:
                 self._counters["stepwell_errors_total", ""] += 1
@@ -272,6 +276,7 @@ class WorkerVitals:
 
     def missed(self, reason: str) -> None:
         """The log did not answer a look, and why."""
+        reason = self._where(LOG, reason)
         with self._lock:
             looked_at = self._started if self._looked is None else self._looked[1]
             if self._monotonic() - looked_at < MISSED_AFTER_S:
@@ -309,6 +314,10 @@ class WorkerVitals:
                 partitions=tuple(self._partition(source, now) for source in sorted(self._positions)),
                 counters=dict(self._counters),
             )
+
+    def _where(self, what: str, reason: str) -> str:
+        """The reason, with the place of the log: Kafka's client names none."""
+        return f"{self._log_url}: {reason}" if what == LOG and self._log_url else reason
 
     def _state(self) -> str:
         if self._ended:

@@ -140,6 +140,13 @@ def test_a_log_that_answers_no_look_is_waited_for_whatever_the_thread_says(story
     assert story.vitals.condition().state == "running"
 
 
+def test_who_waits_for_the_log_says_where_that_is() -> None:
+    vitals = WorkerVitals("e", "engine", "g", CODEC, log_url="kafka://lab:9092")
+    vitals.waits(LOG, "no controller")
+    vitals.waits(DATABASE, "refused")
+    assert vitals.condition().waits_for == "database: refused; log: kafka://lab:9092: no controller"
+
+
 def test_a_thread_without_a_sign_of_life_is_stuck_also_while_it_waits(story: Story) -> None:
     """What it waits for is no excuse for a call that never ends, nor is it that nobody knows the lag."""
     assert story.passes(1) is None

@@ -1,21 +1,22 @@
 """What ``stepwell dev env`` tells a shell."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stepwell.adapters.dev.state import State, save
 from stepwell.cli.dev import env
+from stepwell.settings import get_settings
 
 
 @pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    from stepwell.settings import get_settings
-
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("STEPWELL_HOME", str(tmp_path))
     get_settings.cache_clear()
     (tmp_path / "dev").mkdir()
-    return tmp_path / "dev"
+    yield tmp_path / "dev"
+    get_settings.cache_clear()
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
