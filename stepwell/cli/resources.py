@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepwell.exceptions import NotFoundError
+from stepwell.exceptions import LogUnavailableError, NotFoundError
+from stepwell.redaction import redact_url
 
 if TYPE_CHECKING:
     from stepwell.engine.ports import MessageLog
@@ -18,6 +19,7 @@ def opened_log(url: str | None = None, *, must_exist: bool = False) -> "Iterator
 
     Raises:
         NotFoundError: ``must_exist``, and there is no log.
+        LogUnavailableError: the block found it away; the message names it, which those of Kafka's client do not.
     """
     from stepwell.adapters.logs import open_log
     from stepwell.settings import get_settings
@@ -33,6 +35,10 @@ def opened_log(url: str | None = None, *, must_exist: bool = False) -> "Iterator
     log = open_log(url)
     try:
         yield log
+    except LogUnavailableError as error:
+        if type(error) is not LogUnavailableError:
+            raise
+        raise LogUnavailableError(f"The log {redact_url(url)} is not available: {error}") from error
     finally:
         log.close()
 

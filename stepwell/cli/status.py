@@ -12,7 +12,7 @@ import typer
 from stepwell.cli.resources import opened_database
 from stepwell.cli.status_of_log import ask_log
 from stepwell.cli.tables import console as terminal
-from stepwell.cli.tables import counted, plain_table, short_line
+from stepwell.cli.tables import counted, first_line, plain_table
 from stepwell.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def status(
     """Show what is running now, what is stuck and on whom, how far behind everybody is, and how the workers are.
 
     Where the database is away or no projector reports, the log itself is asked how far everybody is. Exit code 1 where
-    the database is away: what it alone knows is missing then.
+    the database is away, or the log is when it is asked: what one of them alone knows is missing then.
     """
     from stepwell.exceptions import DatabaseUnavailableError
     from stepwell.projections.overview import read_overview
@@ -61,7 +61,7 @@ def status(
         print(json.dumps(found, indent=2, default=lambda value: value.isoformat()))
     else:
         _show(overview, away, asked, partitions=partitions)
-    if away is not None:
+    if away is not None or (asked is not None and asked.away):
         raise typer.Exit(1)
 
 
@@ -106,15 +106,13 @@ def staleness(freshness: dict[str, Any], waits_for: str = "") -> str | None:
 
     ``waits_for``: what the projector says that it waits for.
     """
-    from stepwell.structured_logging import escape_text
-
     if freshness["state"] == "current":
         return None
     if freshness["seen_at"] is None:
         return "As of: unknown; no projector has reported yet. Start one with: stepwell projector"
     since = "an unknown moment" if freshness["as_of"] is None else _moment(freshness["as_of"], freshness["age_s"])
     if freshness["state"] == "behind":
-        why = f"; it waits for {escape_text(waits_for)}" if waits_for else ""
+        why = f"; it waits for {first_line(waits_for)}" if waits_for else ""
         return f"As of {since}: the projector is behind{why}."
     return f"As of {since}: the projector has not reported for {duration(freshness['seen_s_ago'])}."
 
@@ -156,8 +154,8 @@ def workers(found: list[dict[str, Any]], state: str) -> list[Any]:
             f"Workers{then}", found,
             {
                 "worker": lambda w: w["worker_id"], "host": lambda w: w["host"], "state": lambda w: w["state"],
-                "waits for": lambda w: short_line(w["waits_for"]),
-                "last error": lambda w: short_line(w["last_error"]),
+                "waits for": lambda w: first_line(w["waits_for"]),
+                "last error": lambda w: first_line(w["last_error"]),
                 "error seen": lambda w: _ago(w["last_error_s_ago"]), "moved": lambda w: _ago(w["progress_s_ago"]),
                 "heard": lambda w: _ago(w["heard_s_ago"]),
             },
@@ -224,7 +222,7 @@ def lag(rows: list[dict[str, Any]], seen_s_ago: float | None, *, partitions: boo
             "consumer": lambda r: r["consumer"], **place,
             "events": lambda r: str(r["behind_events"]), "time": lambda r: duration(r["behind_s"]),
             "rate (1/s)": lambda r: _rate(r["events_per_s"]), "caught up in": _catch_up, "state": lambda r: r["state"],
-            "waits for": lambda r: short_line(r["waits_for"]),
+            "waits for": lambda r: first_line(r["waits_for"]),
             "seen (UTC)": lambda r: f"{r['looked_at']:%Y-%m-%d %H:%M:%S}",
         },
     )  # fmt: skip

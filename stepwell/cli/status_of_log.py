@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.resources import codec_in_force, opened_log
-from stepwell.cli.tables import plain_table, short_line
+from stepwell.cli.tables import first_line, plain_table
 from stepwell.cli.times import span_text
 from stepwell.exceptions import LogError, NotFoundError
 from stepwell.redaction import redact_text
@@ -23,10 +23,11 @@ SILENT_AFTER_US = 30_000_000
 
 @dataclass(frozen=True)
 class Asked:
-    """What the log said, or why it said nothing (``problem``)."""
+    """What the log said, or why it said nothing (``problem``). ``away``: it did not answer; else there is none yet."""
 
     survey: "LogSurvey | None"
     problem: str = ""
+    away: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``; times in microseconds since 1970 UTC."""
@@ -73,7 +74,7 @@ def ask_log() -> Asked:
         with opened_log(must_exist=True) as log:
             return Asked(survey_log(log, codec_in_force(), _groups()))
     except (LogError, NotFoundError) as error:
-        return Asked(None, redact_text(str(error)))
+        return Asked(None, redact_text(str(error)), isinstance(error, LogError))
 
 
 def _groups() -> Mapping[str, Sequence[str]]:
@@ -118,7 +119,7 @@ def _workers(reports: "Sequence[WorkerReported]", now: int) -> Iterator[Any]:
     yield plain_table(
         "worker", "host", "state", "waits for", "last error", "heard",
         rows=[
-            (each.worker_id, each.host, _state(each, now), short_line(each.waits_for), short_line(each.last_error),
+            (each.worker_id, each.host, _state(each, now), first_line(each.waits_for), first_line(each.last_error),
              f"{span_text(now - each.reported_at)} ago")
             for each in reports
         ],

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 UNWRAPPED_COLUMNS = 1_000
 """Width of what is no terminal: wider than any table that people can read."""
 SHORT_CHARS_MAX = 80
-"""So much of a message stands in a table."""
+"""So much of a program's last words stands in a table."""
+REASON_CHARS_MAX = 160
+"""So much of what a worker waits for: what is away, where, and why."""
 FLEXIBLE_MIN = 7
 """Columns may be folded down to this width on a narrow terminal, unless what is in them is never broken."""
 NAMES = ("episode", "policy", "trigger", "id", "failure type", "failure_type", "failure type (rule)", "cause (fault)")
@@ -72,6 +74,14 @@ def _text(cell: object, escape: Any) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 attempt``, ``2 attempts``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def first_line(text: str) -> str:
+    """The first line, at most `REASON_CHARS_MAX` long: what libraries put below it are guesses and hints."""
+    from stepwell.structured_logging import escape_text
+
+    line = escape_text(text.strip().partition("\n")[0].strip())
+    return line if len(line) <= REASON_CHARS_MAX else line[: REASON_CHARS_MAX - 1] + "…"
 
 
 def short_line(text: str) -> str:

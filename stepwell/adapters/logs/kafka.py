@@ -31,7 +31,7 @@ class KafkaLog:
     def __init__(self, bootstrap: str, options: Mapping[str, Any] | None = None) -> None:
         self.bootstrap = bootstrap
         self._options = dict(options or {})
-        self._outage = Outage()
+        self._outage = Outage(bootstrap)
 
     def __repr__(self) -> str:
         return f"KafkaLog({self.bootstrap!r})"

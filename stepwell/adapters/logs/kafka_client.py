@@ -28,9 +28,10 @@ _LASTING = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENT
 
 
 class Outage:
-    """What the clients of one log share: whether it was said that the cluster is away."""
+    """What the clients of one log share: where its brokers are, and whether it was said that they are away."""
 
-    def __init__(self) -> None:
+    def __init__(self, brokers: str = "") -> None:
+        self.brokers = brokers
         self.said = False
 
 
@@ -75,15 +76,16 @@ class Availability:
         self._away = False
         if self._outage.said:
             self._outage.said = False
-            _log.info("log_back", client=self._client)
+            _log.info("log_back", client=self._client, brokers=self._outage.brokers)
 
     def _say_away(self, event: str, error: KafkaError) -> None:
         self._away = True
+        said = {"brokers": self._outage.brokers, "client": self._client, "code": error.name(), "reason": error.str()}
         if self._quiet:
-            _log.debug(event, client=self._client, code=error.name(), reason=error.str())
+            _log.debug(event, **said)
         elif not self._outage.said:
             self._outage.said = True
-            _log.warning(event, client=self._client, code=error.name(), reason=error.str(), then="waiting")
+            _log.warning(event, **said, then="waiting")
 
 
 def make_client(factory: Callable[[dict[str, Any]], ClientT], options: dict[str, Any]) -> ClientT:

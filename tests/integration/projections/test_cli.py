@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -37,6 +38,19 @@ def stepwell(home: Path) -> Stepwell:
         )  # fmt: skip
 
     return run
+
+
+def test_a_log_that_is_away_is_named_and_told_by_the_exit_code(stepwell: Stepwell) -> None:
+    assert stepwell("db", "migrate").returncode == 0
+    nothing_yet = stepwell("status")
+    assert nothing_yet.returncode == 0, nothing_yet.stderr
+    assert "no log at" in nothing_yet.stdout
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers, and nobody else can take it
+        url = f"kafka://127.0.0.1:{taken.getsockname()[1]}"
+        away = stepwell("status", STEPWELL_LOG=url)
+    assert away.returncode == 1
+    assert f"Asked of the log itself: The log {url} is not available: Kafka:" in away.stdout
 
 
 def test_from_an_empty_machine_to_the_three_answers(home: Path, stepwell: Stepwell) -> None:

@@ -114,7 +114,7 @@ def test_a_worker_in_trouble_makes_it_a_table_with_what_it_waits_for_and_what_we
     assert workers([old], "current") == ["Workers that report: b on lab."]
     wrong = [
         worker("a", "failed", last_error="stuck: it hung", last_error_s_ago=90.0),
-        worker("c", "waiting", waits_for="database: refused"),
+        worker("c", "waiting", waits_for="database: refused\n\tIs the server running?"),
     ]
     lines = printed(*workers(wrong, "current"))
     assert "a lab failed stuck: it hung 1 min 30 s ago 1.0 s ago 3.0 s ago" in lines

@@ -8,8 +8,8 @@ import pytest
 
 from stepwell import settings
 from stepwell.cli.resources import opened_log
-from stepwell.cli.tables import console, counted, plain_table
-from stepwell.exceptions import NotFoundError
+from stepwell.cli.tables import REASON_CHARS_MAX, console, counted, first_line, plain_table
+from stepwell.exceptions import LogUnavailableError, NotFoundError, StillQueuedError
 
 EPISODE = "ep-srezpbd6so2h3bwmcxlr"
 CAUSE = "task_not_completed (policy)"
@@ -54,6 +54,24 @@ def test_names_are_never_broken_on_a_terminal(monkeypatch: pytest.MonkeyPatch, c
 
 def test_plural_forms() -> None:
     assert [counted(n, "attempt") for n in (0, 1, 2)] == ["0 attempts", "1 attempt", "2 attempts"]
+
+
+def test_of_a_reason_the_first_line_is_shown() -> None:
+    """libpq puts a question below it."""
+    assert first_line("database: refused\n\tIs the server running?") == "database: refused"
+    assert first_line("\n a\x1b[31m\tb") == r"a\x1b[31m\tb"
+    assert first_line("x" * 200) == "x" * (REASON_CHARS_MAX - 1) + "…"
+    assert first_line("") == ""
+
+
+def test_who_finds_the_log_away_is_told_which_one(tmp_path: Path) -> None:
+    with (
+        pytest.raises(LogUnavailableError, match=rf"^The log local:{tmp_path}/log is not available: no controller$"),
+        opened_log(f"local:{tmp_path}/log"),
+    ):
+        raise LogUnavailableError("no controller")
+    with pytest.raises(StillQueuedError, match=r"^queued$"), opened_log(f"local:{tmp_path}/log"):
+        raise StillQueuedError("queued")
 
 
 def test_a_command_that_reads_makes_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
