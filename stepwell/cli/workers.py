@@ -125,7 +125,7 @@ def work(
 
 
 def _refuse_beside_a_set(settings: "Settings") -> None:
-    """A shell may be set to work with a set, whose own workers have the same slots: they would end each other by turns."""
+    """A shell may be set to work with a set, whose own workers have the same slots: they would end each other."""
     from stepwell.adapters.dev.stack import workers_on
 
     process = workers_on(settings.home, settings.log)
