@@ -1,12 +1,17 @@
 """The projector on real Kafka: transactions leave markers, offsets have holes, the lag is zero all the same."""
 
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from stepwell.adapters.logs import open_log
+from stepwell.adapters.logs.kafka import KafkaLog
+from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
+from stepwell.engine.ports import Consumer, TopicPartition
 from stepwell.engine.publish import all_outgoing
 from stepwell.events.topics import TOPICS
 from stepwell.projections.migrate import migrate
@@ -15,6 +20,8 @@ from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 
 STEPS = 40
+SILENT_MS = 6_000
+"""The least that Kafka lets a group have."""
 
 
 @pytest.fixture
@@ -44,6 +51,40 @@ def test_transactions_aborts_and_restarts(kafka_bootstrap: str, url: str) -> Non
             projector.wait(lambda: count(url, f"{run}-%") == (3 * STEPS, 3 * STEPS), timeout_s=90)
             projector.wait(lambda: not behind(url, group), timeout_s=90)
     log.close()
+
+
+def test_a_database_that_is_away_for_longer_than_a_member_may_be_silent(
+    kafka_bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Away for longer than a member may go without a poll: here 9 s at 6 s, which in earnest are 5 minutes."""
+    log = KafkaLog(kafka_bootstrap, {"session.timeout.ms": SILENT_MS, "max.poll.interval.ms": SILENT_MS})
+    log.admin().create(TOPICS)
+    run = f"run-{secrets.token_hex(4)}"
+    assigned: list[int] = []
+    remember = Projector._assigned
+
+    def count_assigned(self: Projector, consumer: Consumer, new: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+        assigned.append(len(new))
+        return remember(self, consumer, new)
+
+    monkeypatch.setattr(Projector, "_assigned", count_assigned)
+    server = EmbeddedPostgres(tmp_path / "database", fast=True)
+    try:
+        migrate(url := server.start())
+        group = f"projector-{secrets.token_hex(4)}"
+        facts.publish(log, facts.episode(f"{run}-1", STEPS))
+        with Running(Projector(log, url, facts.CODEC, group=group), log) as projector:
+            projector.wait(lambda: count(url, f"{run}-%") == (STEPS, STEPS), timeout_s=90)
+            server.stop(force=True)
+            facts.publish(log, facts.episode(f"{run}-2", STEPS))
+            time.sleep(1.5 * SILENT_MS / 1000)
+            assert projector.error is None
+            server.start()
+            projector.wait(lambda: count(url, f"{run}-%") == (2 * STEPS, 2 * STEPS), timeout_s=60)
+    finally:
+        server.stop(force=True)
+        log.close()
+    assert len(assigned) == 1, "its partitions were never taken away"
 
 
 def count(url: str, pattern: str) -> tuple[int, int]:
