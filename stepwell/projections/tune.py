@@ -123,6 +123,7 @@ def _wanted(tuning: Tuning) -> Iterator[tuple[tuple[str, str], str]]:
             yield (table.name, "kept for"), _text(kept)
     for aggregate in AGGREGATES:
         level = LEVELS[aggregate.level]
+        yield (aggregate.name, "chunk length"), _text(tuning.chunk(aggregate.name))
         yield (aggregate.name, "real time"), "on"
         yield (aggregate.name, "columnstore"), _keys(aggregate.segment_by, ("bucket",), ())
         yield (

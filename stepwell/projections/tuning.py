@@ -53,12 +53,14 @@ class Level:
         until: what is newer than so long ago is summed when asked.
         batch: buckets that one transaction of a refresh takes on. TimescaleDB's own default of ten would make ten
             thousand transactions of the first refresh of two months of minutes.
+        chunk: length of a chunk (docs/decisions/0021-hypertables.md).
     """
 
     bucket: timedelta
     every: timedelta
     until: timedelta
     batch: int
+    chunk: timedelta
 
 
 HYPERTABLES: tuple[Hypertable, ...] = (
@@ -76,9 +78,9 @@ HYPERTABLES: tuple[Hypertable, ...] = (
 """Every hypertable."""
 
 LEVELS: dict[str, Level] = {
-    "minute": Level(timedelta(minutes=1), timedelta(minutes=1), timedelta(minutes=1), 7 * 24 * 60),
-    "hour": Level(timedelta(hours=1), timedelta(minutes=10), timedelta(hours=1), 70 * 24),
-    "day": Level(timedelta(days=1), timedelta(hours=1), timedelta(days=1), 365),
+    "minute": Level(timedelta(minutes=1), timedelta(minutes=1), timedelta(minutes=1), 7 * 24 * 60, timedelta(days=10)),
+    "hour": Level(timedelta(hours=1), timedelta(minutes=10), timedelta(hours=1), 70 * 24, timedelta(days=30)),
+    "day": Level(timedelta(days=1), timedelta(hours=1), timedelta(days=1), 365, timedelta(days=365)),
 }
 """The lengths of a bucket, each summed from the one before."""
 
@@ -149,9 +151,12 @@ class Tuning:
                 f"({self.compress_after_days:g})"
             )
 
-    def chunk(self, table: str) -> timedelta:
-        """Length of a chunk of a hypertable."""
-        return timedelta(days=self.chunk_days) if table in _SHORT_CHUNKS else _LONG_CHUNK
+    def chunk(self, relation: str) -> timedelta:
+        """Length of a chunk of a hypertable or continuous aggregate."""
+        for aggregate in AGGREGATES:
+            if aggregate.name == relation:
+                return LEVELS[aggregate.level].chunk
+        return timedelta(days=self.chunk_days) if relation in _SHORT_CHUNKS else _LONG_CHUNK
 
     def compress_after(self, relation: str) -> timedelta:
         """How long ago a chunk must have ended: of a sum, longer than it is refreshed."""

@@ -9,8 +9,10 @@ SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %(schema)s::text AND c.relkind IN ('r', 'p', 'v')
 
 -- name: chunk_intervals
-SELECT hypertable_name, time_interval FROM timescaledb_information.dimensions
-WHERE hypertable_schema = %(schema)s::text AND time_interval IS NOT NULL
+SELECT coalesce(a.view_name, d.hypertable_name), d.time_interval FROM timescaledb_information.dimensions d
+LEFT JOIN timescaledb_information.continuous_aggregates a
+       ON a.materialization_hypertable_schema = d.hypertable_schema AND a.materialization_hypertable_name = d.hypertable_name
+WHERE coalesce(a.view_schema, d.hypertable_schema) = %(schema)s::text AND d.time_interval IS NOT NULL
 
 -- name: columnstore
 SELECT coalesce(a.view_name, c.relname), s.segmentby, s.orderby,

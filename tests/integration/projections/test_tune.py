@@ -54,6 +54,12 @@ def test_applying_sets_everything_and_applying_again_nothing(connection: Connect
     assert [setting for setting in tune.show(connection, tuning) if not setting.right] == []
     assert tune.apply(connection, G1, tuning) == []
     # The database's own words, for some of them.
+    chunks = connection.execute(
+        "SELECT a.view_name, extract(day FROM d.time_interval)::integer FROM timescaledb_information.dimensions d"
+        " JOIN timescaledb_information.continuous_aggregates a"
+        " ON a.materialization_hypertable_name = d.hypertable_name WHERE a.view_schema = %s", (G1,),
+    ).fetchall()  # fmt: skip
+    assert dict(chunks) == {each.name: {"minute": 10, "hour": 30, "day": 365}[each.level] for each in AGGREGATES}
     assert connection.execute(
         "SELECT config FROM timescaledb_information.jobs"
         " WHERE proc_name = 'retire_chunks' AND config ->> 'relation' = 'steps'"
@@ -126,16 +132,30 @@ def test_the_command_shows_applies_and_does_what_is_due(
     assert {(each["relation"], each["found"], each["wanted"]) for each in wrong} == {
         ("telemetry_points", "200 d", "90 d"), ("spans", "200 d", "90 d"),
     }  # fmt: skip
+    told = stepwell("db", "tune")
+    assert told.returncode == 1
+    assert [line.split()[1] for line in told.stdout.splitlines() if G1 in line] == [
+        "telemetry_points",
+        "spans",
+    ]
+    every = stepwell("db", "tune", "--show", "--all").stdout
+    assert every.count("differs") == 2
+    assert every.count(G1) == len(json.loads(shown.stdout))
     assert "2 settings were changed" in stepwell("db", "tune", "--apply").stdout
     again = stepwell("db", "tune")
     assert (again.returncode, "as configured" in again.stdout) == (0, True)
-    due = stepwell("db", "upkeep")
+    due = stepwell("db", "upkeep", "--json")
     assert due.returncode == 0, due.stderr
-    lines = due.stdout.splitlines()
+    done = [json.loads(line) for line in due.stdout.splitlines()]
+    lines = [(each["relation"], each["what"]) for each in done]
     assert (
-        lines.index("step_minutes: refreshed") < lines.index("step_hours: refreshed") < lines.index("steps: compressed")
+        lines.index(("step_minutes", "refreshed"))
+        < lines.index(("step_hours", "refreshed"))
+        < lines.index(("steps", "compressed"))
     )
-    assert "steps: retired, 0 chunks" in lines
+    assert {"relation": "steps", "what": "retired", "count": 0, "unit": "chunks"} in done
+    (brief,) = stepwell("db", "upkeep").stdout.splitlines()
+    assert f"retired {sum(what == 'retired' for _, what in lines)}" in brief
 
 
 def test_plain_tables_have_nothing_to_set(postgres_url: str) -> None:
