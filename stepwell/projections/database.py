@@ -75,6 +75,13 @@ def connect(
         return connection
 
 
+_WHO_MAY = (
+    "Its user may not do that. A user with the role stepwell_owner (or the database's owner, before there are roles) "
+    "migrates, rebuilds, tunes and does upkeep; stepwell_writer projects and verifies; stepwell_reader reads views. "
+    "See: stepwell db roles"
+)
+
+
 @contextlib.contextmanager
 def named_errors(url: str) -> Iterator[None]:
     """Turn psycopg's errors into `DatabaseUnavailableError` (worth another try) and `DatabaseError` (not)."""
@@ -93,7 +100,9 @@ def named_errors(url: str) -> Iterator[None]:
         again = state in ("25P03", *_TRANSIENT) or (state in _CHUNK_STATES and _CHUNK_GONE.search(said))
         if (gone or state.startswith("57") or again) and not refused:
             raise DatabaseUnavailableError(f"The database {where} is not available: {said}") from error
-        raise DatabaseError(f"The database {where} refused: {said}") from error
+        # Insufficient privilege; a transaction that only reads, as a reader's are.
+        whose = f". {_WHO_MAY}" if state in ("42501", "25006") else ""
+        raise DatabaseError(f"The database {where} refused: {said}{whose}") from error
 
 
 def _understood(url: str) -> bool:

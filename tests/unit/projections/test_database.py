@@ -55,6 +55,15 @@ def test_errors_are_named_and_hide_the_password(error: psycopg.Error, kind: type
     assert "127.0.0.1:1" in str(raised.value)
 
 
+@pytest.mark.parametrize("kind", [psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction])
+def test_what_a_user_may_not_do_names_the_role_that_may(kind: type[psycopg.Error]) -> None:
+    with pytest.raises(DatabaseError, match=r"stepwell_owner .* migrates, rebuilds, tunes"), named_errors(URL):
+        raise kind("permission denied for database x")
+    with pytest.raises(DatabaseError) as raised, named_errors(URL):
+        raise psycopg.errors.UndefinedTable("no such table")
+    assert "stepwell_owner" not in str(raised.value)
+
+
 def test_nobody_listens() -> None:
     with pytest.raises(DatabaseUnavailableError, match=r"127\.0\.0\.1"):
         connect(URL, application="test")
