@@ -45,7 +45,8 @@ FAILURES = Dashboard(
         ),
         Panel(
             query="newest", title="Newest failures", kind="table", width=24, height=11,
-            about="Attempts that did not succeed. The episode leads to its own page.",
+            about="Attempts that did not succeed. The episode leads to its dashboard; the static page holds one "
+            "episode only, and stepwell dashboard --episode ID draws another.",
             columns=(
                 Column("ended_at", "ended", "moment"),
                 Column("episode_id", "episode", "id", leads_to="episode", leads_where="episode"),

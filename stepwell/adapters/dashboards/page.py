@@ -62,7 +62,14 @@ def _section(reading: Reading, shown: Shown) -> str:
     values = {variable.label: list(reading.chosen[variable.name]) for variable in dashboard.variables}
     chosen = [f"{label}: {'all' if v == [ALL] else ', '.join(v) or 'none'}" for label, v in values.items()]
     steps = [f"by {window.resolution}"] if dashboard.resolved else []
-    said = "; ".join([f"{write(window.start, 'moment')} to {write(window.end, 'moment')}", *steps, *chosen])
+    said = "; ".join(
+        [
+            f"--dashboard {dashboard.name}",
+            f"{write(window.start, 'moment')} to {write(window.end, 'moment')}",
+            *steps,
+            *chosen,
+        ]
+    )
     figures = "\n".join(_figure(dashboard.name, answer, reading, shown) for answer in reading.answers)
     return (
         f'<section id="{dashboard.name}" aria-labelledby="{dashboard.name}-title">'
