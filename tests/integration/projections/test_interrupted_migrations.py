@@ -1,12 +1,12 @@
-"""A migration that is cut off after any of its statements can be run again, and comes to the same."""
+"""A migration that is cut off anywhere, between its files or within one, can be run again, and comes to the same."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
-from stepwell.exceptions import DatabaseUnavailableError, MigrationError
+from stepwell.exceptions import DatabaseError, DatabaseUnavailableError, MigrationError
 from stepwell.projections import migrate as module
 from stepwell.projections.migrate import migrate, status
 
@@ -53,11 +53,71 @@ def whole(new_database: Callable[[], str]) -> list[tuple[Any, ...]]:
     return catalogue(url)
 
 
+# Fires within a file, whose statements go to the server all at once. What a sequence counts is not rolled back.
+CUT_WITHIN = """
+CREATE SEQUENCE public.commands;
+CREATE TABLE public.cut_at (command bigint);
+INSERT INTO public.cut_at VALUES (0);
+CREATE FUNCTION public.cut() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF tg_tag <> 'COMMENT' AND nextval('public.commands') = (SELECT command FROM public.cut_at) THEN
+        RAISE EXCEPTION 'cut off after %', tg_tag;
+    END IF;
+END $$;
+CREATE EVENT TRIGGER cut ON ddl_command_end EXECUTE FUNCTION public.cut();
+"""
+
+
+@pytest.fixture
+def cut_within(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database without our schema, which fails after the command that ``cut_at`` says."""
+    url: str = request.getfixturevalue("timescale_url") if request.param == "timescale" else request.getfixturevalue("new_database")()  # fmt: skip # noqa: E501
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(CUT_WITHIN)
+    yield url
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP EVENT TRIGGER cut")
+
+
+@pytest.mark.parametrize(("cut_within", "stride"), [("postgres", 5), ("timescale", 24)], indirect=["cut_within"])
+def test_cut_off_within_each_file_it_can_be_run_again(cut_within: str, stride: int) -> None:
+    """Nothing of a file stays that was not done to its end; the next run does it, and comes to the same."""
+    migrate(cut_within)
+    whole = catalogue(cut_within)
+    with psycopg.connect(cut_within, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA stepwell_g1 CASCADE")
+        connection.execute("DROP SCHEMA stepwell CASCADE")
+    cut, states, told = 0, [0], set()
+    while True:
+        cut += stride
+        with psycopg.connect(cut_within, autocommit=True) as connection:
+            connection.execute("UPDATE public.cut_at SET command = %s", (cut,))
+            connection.execute("ALTER SEQUENCE public.commands RESTART")
+        before = catalogue(cut_within)
+        try:
+            migrate(cut_within)
+        except DatabaseError as error:
+            told.add(str(error).split(" failed and was rolled back: cut off after ")[0])
+        else:
+            break
+        reached = applied(cut_within)
+        assert reached >= states[-1], "what was applied is gone"
+        if reached > states[-1]:
+            states.append(reached)
+            cut = 0
+        elif cut > stride:
+            assert catalogue(cut_within) == before, "of what was cut off, something has stayed"
+    assert told >= {"The views", "The first generation of the tables"}, told
+    assert any(each.startswith("Migration ") for each in told), told
+    assert status(cut_within).current
+    assert catalogue(cut_within) == whole
+    assert migrate(cut_within) == []
+
+
 @pytest.mark.usefixtures("cutting")
-def test_cut_off_after_each_statement_it_can_be_run_again(
+def test_cut_off_after_each_file_it_can_be_run_again(
     new_database: Callable[[], str], whole: list[tuple[Any, ...]]
 ) -> None:
-    """What was done stays done: the statements of each part are gone through one by one, and then the next part's."""
+    """The backend is killed. What was done stays done: each part's calls are gone through, then the next part's."""
     url, cut, runs, states = new_database(), 0, 0, [-1]
     while True:
         cut += 1
