@@ -1,6 +1,7 @@
 """``stepwell db tune`` and ``stepwell db upkeep``: how the tables are kept, and doing what is due."""
 
 import json
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -22,12 +23,13 @@ def tune(
     *,
     show: Annotated[bool, typer.Option("--show", help="Show what is set, and what should be (default).")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Bring the database to the configuration.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show also what is as configured.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show or set how TimescaleDB keeps the tables: chunks, columnstore, refresh of the sums, retention.
 
-    The lengths come from the configuration (retention_steps_days and so on: stepwell config). With --show, the exit
-    code is 1 when the database has something else. Plain PostgreSQL has nothing to set: what goes when, there, is done
+    The lengths come from the configuration (retention_steps_days and so on: stepwell config). Shown is what differs;
+    then the exit code of --show is 1. Plain PostgreSQL has nothing to set: what goes when, there, is done
     by stepwell db upkeep.
     """
     from stepwell.projections import tune as tuner
@@ -35,6 +37,8 @@ def tune(
     from stepwell.projections.migrate import require_current
     from stepwell.settings import get_settings
 
+    if apply and every:
+        raise ConfigurationError("--all goes with --show: --apply shows what it changed")
     if show and apply:
         raise ConfigurationError("--show and --apply exclude each other: --apply shows what it changed")
     tuning = get_settings().tuning()
@@ -49,11 +53,15 @@ def tune(
         print("Nothing had to be changed." if apply else "The tables are plain: the database has nothing to be set.")
     else:
         rows = [
-            (setting.schema, setting.relation, setting.name, setting.found or "nothing", setting.wanted or "nothing")
-            for setting in settings
-        ]
+            ("" if setting.right else "differs", setting.schema, setting.relation, setting.name,
+             setting.found or "nothing", setting.wanted or "nothing")
+            for setting in (settings if every else wrong)
+        ]  # fmt: skip
         columns = ("schema", "table", "what", "was" if apply else "is", "is now" if apply else "should be")
-        console().print(plain_table(*columns, rows=rows, whole=("table",)))
+        if every:
+            console().print(plain_table("", *columns, rows=rows, whole=("table",)))
+        elif rows:
+            console().print(plain_table(*columns, rows=[row[1:] for row in rows], whole=("table",)))
         print(f"{len(settings)} settings were changed." if apply else _verdict(len(wrong), len(settings)))
     if wrong and not apply:
         raise typer.Exit(1)
@@ -63,6 +71,7 @@ def upkeep(as_json: Annotated[bool, typer.Option("--json", help="Print a JSON li
     """Do now what is due: refresh sums, compress chunks, and take away what has been kept long enough.
 
     TimescaleDB's background jobs do the same by themselves. On plain PostgreSQL nobody else does: run it once a day.
+    Where something went a line tells how much, the last line what was done in all; --json tells of each.
     """
     from dataclasses import asdict
 
@@ -72,6 +81,7 @@ def upkeep(as_json: Annotated[bool, typer.Option("--json", help="Print a JSON li
     from stepwell.settings import get_settings
 
     tuning = get_settings().tuning()
+    times: Counter[str] = Counter()
     with (
         opened_database() as target,
         connect(target, application="stepwell upkeep") as connection,
@@ -79,10 +89,13 @@ def upkeep(as_json: Annotated[bool, typer.Option("--json", help="Print a JSON li
     ):
         require_current(target, connection)
         for done in run(connection, tuning):
+            times[done.what] += 1
             if as_json:
                 print(json.dumps(asdict(done)))
-            else:
-                print(f"{done.relation}: {done.what}" + (f", {done.count} {done.unit}" if done.unit else ""))
+            elif done.count:
+                print(f"{done.relation}: {done.what}, {done.count} {done.unit}")
+    if not as_json:
+        print(f"Seen to, by number of tables and sums: {', '.join(f'{what} {n}' for what, n in times.items())}.")
 
 
 def tune_new(url: str) -> None:
