@@ -4,16 +4,18 @@ A series is identified by what it says of itself, so that every projector gives 
 """
 
 import hashlib
+import sys
 from collections.abc import Sequence
-from functools import lru_cache
 
+from stepwell.engine.remembered import Remembered
 from stepwell.events import model
 from stepwell.projections.jsonb import as_json, number
 from stepwell.projections.tables import Row, Values
 
 __all__ = ["points", "series_id_of", "spans"]
 
-_SERIES_KEPT = 100_000
+_SeriesKey = tuple[str, str, tuple[model.Attribute, ...], str, model.Series]
+_known_series: Remembered[_SeriesKey, Values] = Remembered(64 * 1024 * 1024)
 _COUNT_MAX = 2**40
 """Measurements in one point that are believed: sums of more would not fit 64 bits."""
 
@@ -82,14 +84,20 @@ def series_id_of(
     return int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "big", signed=True)
 
 
-@lru_cache(maxsize=_SERIES_KEPT)
 def _series(
     worker_id: str, host: str, resource: tuple[model.Attribute, ...], scope: str, series: model.Series
 ) -> Values:
-    return (
-        series_id_of(worker_id, host, resource, scope, series), series.metric, series.unit, series.kind,
-        series.temporality, worker_id, host, _object(resource), scope, _object(series.attributes),
-    )  # fmt: skip
+    key = (worker_id, host, resource, scope, series)
+    values = _known_series.get(key)
+    if values is None:
+        values = (
+            series_id_of(*key), series.metric, series.unit, series.kind, series.temporality, worker_id, host,
+            _object(resource), scope, _object(series.attributes),
+        )  # fmt: skip
+        # The text stands in the values and once more in the key.
+        attributes = len(resource) + len(series.attributes)
+        _known_series.add(key, values, 800 + 200 * attributes + 2 * sum(map(sys.getsizeof, values[1:])))
+    return values
 
 
 def _measurements(series: model.Series) -> int | None:

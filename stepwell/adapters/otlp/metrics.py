@@ -13,7 +13,6 @@ import msgspec
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 
-from stepwell.adapters.otlp.bounded import SERIES_MAX, Remembered, SeriesCount
 from stepwell.adapters.otlp.distributions import explicit_of, exponential_of
 from stepwell.adapters.otlp.senders import (
     ATTEMPT,
@@ -26,7 +25,9 @@ from stepwell.adapters.otlp.senders import (
     episode_of,
     scope_text,
 )
+from stepwell.adapters.otlp.series_count import SERIES_MAX, SeriesCount
 from stepwell.adapters.otlp.taken import EARLIEST_US, RECORD_BYTES, TEXT_BYTES, Taken, Window, memory_bytes, text_bytes
+from stepwell.engine.remembered import Remembered
 from stepwell.events.model import Attribute, Distribution, Series, TelemetrySampled
 
 _TEMPORALITY = {1: "delta", 2: "cumulative"}

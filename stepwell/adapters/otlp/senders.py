@@ -11,8 +11,8 @@ from typing import Any
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from stepwell.adapters.otlp.bounded import Remembered
 from stepwell.adapters.otlp.taken import TEXT_BYTES, memory_bytes, text_bytes
+from stepwell.engine.remembered import Remembered
 from stepwell.events.guards import MAX_ID_CHARACTERS
 from stepwell.events.model import Attribute
 

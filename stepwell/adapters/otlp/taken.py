@@ -1,5 +1,6 @@
 """What a request came to: records for the log, and what had to be refused, counted and told."""
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -91,4 +92,4 @@ def text_bytes(attributes: Iterable[Attribute]) -> int:
 
 def memory_bytes(attributes: Iterable[Attribute]) -> int:
     """About what attributes take in memory (bytes), with a key that holds their text once more."""
-    return 600 + sum(2 * (len(each.name.encode()) + len(each.value.encode())) + 400 for each in attributes)
+    return 600 + sum(2 * (sys.getsizeof(each.name) + sys.getsizeof(each.value)) + 200 for each in attributes)

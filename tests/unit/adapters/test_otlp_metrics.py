@@ -11,12 +11,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint, HistogramDataPoint
 
-from stepwell.adapters.otlp import bounded, senders
 from stepwell.adapters.otlp import metrics as metrics_module
-from stepwell.adapters.otlp.bounded import SeriesCount
+from stepwell.adapters.otlp import senders, series_count
 from stepwell.adapters.otlp.distributions import exponential_of
 from stepwell.adapters.otlp.metrics import MetricsReader
 from stepwell.adapters.otlp.senders import RefusedError, Senders, attributes_of
+from stepwell.adapters.otlp.series_count import SeriesCount
 from stepwell.adapters.otlp.spans import SpansReader
 from stepwell.adapters.otlp.taken import RECORD_BYTES, TEXT_BYTES, Taken
 from stepwell.engine.publish import outgoing
@@ -388,7 +388,7 @@ def test_series_that_never_come_again_are_not_remembered_without_end(
 
 
 def test_a_sender_may_have_so_many_series_and_others_do_not_suffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded, "SERIES_MAX", 5)
+    monkeypatch.setattr(series_count, "SERIES_MAX", 5)
     count = itertools.count()
     reader = MetricsReader(Senders(), lambda: NOW_US, lambda: next(count))
     made, metrics = request(worker__id="careless")
@@ -405,12 +405,12 @@ def test_a_sender_may_have_so_many_series_and_others_do_not_suffer(monkeypatch: 
 
 
 def test_series_are_counted_anew_each_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded, "SERIES_MAX", 2)
+    monkeypatch.setattr(series_count, "SERIES_MAX", 2)
     now = 0.0
     series = SeriesCount(lambda: now)
     assert [series.admits("w", mark) for mark in (1, 2, 3, 1)] == [True, True, False, True]
     now = 3_600.0
     assert [series.admits("w", mark) for mark in (3, 4, 1)] == [True, True, False]
-    monkeypatch.setattr(bounded, "_ALL_SENDERS_MAX", 3)
+    monkeypatch.setattr(series_count, "_ALL_SENDERS_MAX", 3)
     assert [series.admits(f"other-{mark}", mark) for mark in (1, 2)] == [True, True]
     assert series.admits("w", 1), "all of them together had too many"

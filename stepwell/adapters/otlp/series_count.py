@@ -1,41 +1,14 @@
-"""What is remembered from request to request, within bounds that no sender can push out."""
+"""How many series a sender may have."""
 
 import time
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable
 
-__all__ = ["SERIES_MAX", "Remembered", "SeriesCount"]
+__all__ = ["SERIES_MAX", "SeriesCount"]
 
 SERIES_MAX = 20_000
 """The most series that one sender may have in `_PERIOD_S`."""
 _ALL_SENDERS_MAX = 250_000
 _PERIOD_S = 3600.0
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-
-class Remembered(Generic[K, V]):
-    """A cache that starts anew when it is full: what is in use is soon in it again.
-
-    Args:
-        bytes_max: the most memory (bytes) that what is remembered may take, as those who add to it estimate.
-    """
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._known: dict[K, V] = {}
-        self.get = self._known.get
-        """As of a dict; called once a series and request, so without a call between."""
-
-    def add(self, key: K, value: V, size: int) -> None:
-        """Remember a new one that takes about ``size`` bytes, key and all."""
-        if self._bytes + size > self._bytes_max:
-            self._known.clear()
-            self._bytes = 0
-        self._known[key] = value
-        self._bytes += size
 
 
 class SeriesCount:
