@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stepwell.projections.overview import Overview
 
 PROJECTOR = "stepwell-projector"
+_UPKEEP_LATE_S = 2 * 86_400.0
 
 __all__ = ["register"]
 
@@ -97,6 +98,8 @@ def _show_overview(console: "Console", overview: "Overview", *, partitions: bool
     console.print(lag(overview.lag, overview.freshness["seen_s_ago"], partitions=partitions))
     console.print(dead_letters(overview.dead_letters))
     console.print(requests(overview.requests, overview.parked_rules), markup=False)
+    if (overdue := upkeep(overview.upkeep)) is not None:
+        console.print(overdue)
     for told in workers(overview.workers, overview.freshness["state"]):
         console.print(told) if not isinstance(told, str) else console.print(told, markup=False)
 
@@ -115,6 +118,16 @@ def staleness(freshness: dict[str, Any], waits_for: str = "") -> str | None:
         why = f"; it waits for {first_line(waits_for)}" if waits_for else ""
         return f"As of {since}: the projector is behind{why}."
     return f"As of {since}: the projector has not reported for {duration(freshness['seen_s_ago'])}."
+
+
+def upkeep(found: dict[str, Any]) -> str | None:
+    """When the tables were last seen to, where nobody does that by himself; None on hypertables, whose jobs do."""
+    if found["storage"] != "plain":
+        return None
+    if found["ended_s_ago"] is None:
+        return "Upkeep: not done yet. On plain PostgreSQL run once a day: stepwell db upkeep"
+    late = ". It must run once a day: stepwell db upkeep" if found["ended_s_ago"] > _UPKEEP_LATE_S else "."
+    return f"Upkeep: done {duration(found['ended_s_ago'])} ago{late}"
 
 
 def dead_letters(found: dict[str, Any]) -> str:

@@ -27,6 +27,8 @@ class Overview:
         parked_rules: rules that failed since rules were activated last (``rule``), on how many records (``count``).
         workers: rows of the view ``workers``, the worst first, with the ages of the last error and the last progress
             (s); those that were stopped a day ago and more are left out.
+        upkeep: the row of ``upkeep``: how the tables are kept (``storage``), and when upkeep was done last by command
+            (``ended_at``, ``ended_s_ago``; None: never).
         stuck_after_s: for how long (s) nothing must have been logged about an attempt for it to count as stuck.
     """
 
@@ -38,6 +40,7 @@ class Overview:
     requests: list[Record]
     parked_rules: list[Record]
     workers: list[Record]
+    upkeep: Record
     stuck_after_s: float
 
 
@@ -63,5 +66,6 @@ def read_overview(url: str) -> Overview:
         requests=found["requests"],
         parked_rules=found["parked_rules"],
         workers=found["workers"],
+        upkeep=found["upkeep"][0],
         stuck_after_s=found["threshold"][0]["value"],
     )

@@ -60,9 +60,10 @@ def upkeep(connection: Connection, tuning: Tuning) -> Iterator[Done]:
     homes = read_homes(connection)
     if homes.storage == PLAIN:
         yield from _retire_rows(connection, homes, tuning)
-        return
-    for schema in homes.schemas:
-        yield from _run_jobs(connection, schema)
+    else:
+        for schema in homes.schemas:
+            yield from _run_jobs(connection, schema)
+    connection.execute(queries.load("tune")["note_upkeep"], {"storage": homes.storage})
 
 
 def _run_jobs(connection: Connection, schema: str) -> Iterator[Done]:

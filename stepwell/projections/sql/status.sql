@@ -45,3 +45,6 @@ ORDER BY array_position(ARRAY['failed', 'silent', 'waiting', 'starting', 'stoppi
 
 -- name: threshold
 SELECT value FROM stepwell.settings WHERE name = 'stuck_after_s'
+
+-- name: upkeep
+SELECT storage, ended_at, ended_s_ago FROM stepwell.upkeep

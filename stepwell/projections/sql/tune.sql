@@ -69,6 +69,10 @@ SELECT delete_job(%(job_id)s)
 -- name: run_job
 CALL run_job(%(job_id)s)
 
+-- name: note_upkeep
+INSERT INTO stepwell.upkeep_runs (storage, ended_at) VALUES (%(storage)s, clock_timestamp())
+ON CONFLICT (storage) DO UPDATE SET ended_at = EXCLUDED.ended_at
+
 -- name: retired_chunks
 SELECT count(*) FROM stepwell.retirements
 WHERE schema = %(schema)s::text AND relation = %(relation)s::text AND retired_at >= %(since)s

@@ -82,6 +82,8 @@ def test_sums_outlive_what_they_are_of_and_imported_history_stays(
     assert sums(query) == wanted
     assert keep_up(connection)["steps", "retired"].count == 0
     assert sums(query) == wanted
+    storage = "hypertables" if on_timescale(database) else "plain"
+    assert query("SELECT storage, ended_s_ago BETWEEN 0 AND 60 FROM stepwell.upkeep") == [(storage, True)]
 
 
 def test_a_late_row_where_retention_has_been_does_not_take_history_away(

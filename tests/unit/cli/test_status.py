@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from stepwell.adapters.workers.survey import LogSurvey, PartitionSurvey
-from stepwell.cli.status import by_topic, dead_letters, lag, requests, staleness, workers
+from stepwell.cli.status import by_topic, dead_letters, lag, requests, staleness, upkeep, workers
 from stepwell.cli.status_of_log import Asked
 from stepwell.events.model import WorkerReported
 
@@ -159,3 +159,13 @@ def test_requests_and_parked_rules_are_told_in_a_line() -> None:
     assert requests(standing, parked) == (
         r"Requests: 3 open, 1 muted; rules that failed and were parked: still (1 time), \x1b[2J (4 times)."
     )
+
+
+def test_upkeep_that_nobody_does_is_told() -> None:
+    def told(seconds: float | None, storage: str = "plain") -> str | None:
+        return upkeep({"storage": storage, "ended_at": None, "ended_s_ago": seconds})
+
+    assert told(None) == "Upkeep: not done yet. On plain PostgreSQL run once a day: stepwell db upkeep"
+    assert told(3 * 3600.0) == "Upkeep: done 3 h 00 min ago."
+    assert told(3 * 86_400.0) == "Upkeep: done 72 h 00 min ago. It must run once a day: stepwell db upkeep"
+    assert told(None, "hypertables") is None

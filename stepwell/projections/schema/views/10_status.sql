@@ -117,3 +117,9 @@ SELECT consumer, topic, partition, worker_id, next_offset, log_end, behind_event
             WHEN NOT unseen AND events_per_s > arrives_per_s THEN behind_events / (events_per_s - arrives_per_s) END AS catch_up_s
 FROM judged;
 COMMENT ON VIEW stepwell.pipeline_lag IS 'How far behind each consumer is in each partition, in events (on Kafka an upper bound: markers count) and in seconds, as of looked_at. state: silent (nobody reports, or the worker that has it is gone: it may be more), waiting (waits_for says for what), stalled (behind, and nothing moved for stalled_after_s), behind, or caught up (as of a look within lag_fresh_s). catch_up_s: when it will be caught up at this rate (s); null for never.';
+
+CREATE OR REPLACE VIEW stepwell.upkeep AS
+SELECT h.storage, u.ended_at, extract(epoch FROM now() - u.ended_at)::double precision AS ended_s_ago
+FROM (SELECT storage FROM stepwell.generations WHERE state = 'active' ORDER BY made_at DESC, name DESC LIMIT 1) AS h
+LEFT JOIN stepwell.upkeep_runs u USING (storage);
+COMMENT ON VIEW stepwell.upkeep IS 'One row: how the tables are kept, and when stepwell db upkeep last came to its end; null for never. On plain tables it must run once a day; on hypertables jobs of TimescaleDB do the same.';
