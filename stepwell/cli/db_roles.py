@@ -14,6 +14,7 @@ from stepwell.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from stepwell.projections.roles import Limits, RolesState
+    from stepwell.projections.row_filters import RowFilter
 
 __all__ = ["register"]
 
@@ -24,6 +25,9 @@ _Harden = Annotated[
 ]
 _ToAllReaders = Annotated[
     bool, typer.Option("--to-all-readers", help="With --unfilter of the last filter: every reader sees every row.")
+]
+_Fleet = Annotated[
+    bool, typer.Option("--fleet", help="With --filter: also what belongs to no episode, e.g. machines' telemetry.")
 ]
 _Every = Annotated[
     float | None, typer.Option(metavar="SECONDS", min=1.0, help="With --cancel-overdue: again and again, for ever.")
@@ -53,9 +57,7 @@ def roles(
     runs: Annotated[str, typer.Option(help="With --filter: which runs; * stands for any text.")] = "*",
     policies: Annotated[str, typer.Option(help="With --filter: which policies.")] = "*",
     requested_by: Annotated[str, typer.Option(help="With --filter: whose episodes.")] = "*",
-    fleet: Annotated[
-        bool, typer.Option("--fleet", help="With --filter: also what belongs to no episode, e.g. machines' telemetry.")
-    ] = False,
+    fleet: _Fleet = False,
     unfilter: Annotated[str | None, typer.Option(metavar="ROLE", help="Drop the row filter of a role.")] = None,
     to_all_readers: _ToAllReaders = False,
     cancel_overdue: Annotated[
@@ -86,18 +88,19 @@ def roles(
     settings = get_settings()
     limits = database_roles.Limits(settings.reader_statement_timeout_s, settings.reader_idle_timeout_s)
     with opened_database(settings.database) as url:
+        _warn_if_nobody_is_limited(url)
         if apply:
             database_roles.apply(url, harden=harden)
             print("The roles stepwell_owner, stepwell_writer and stepwell_reader are in use.")
         elif grant is not None:
             database_roles.grant(url, *grant, limits)
-            print(f"{grant[1]} has the role {grant[0]}.")
+            _tell_granted(*grant, database_roles.look(url, limits))
         elif revoke is not None:
             _tell_revoked(*revoke, database_roles.revoke(url, *revoke))
         elif row_filter is not None:
             wanted = RowFilter(row_filter, like(runs), like(policies), like(requested_by), fleet)
             database_roles.set_filter(url, wanted)
-            print(f"Members of {row_filter} see their rows. Readers whom no filter names see none.")
+            _tell_filtered(wanted)
         elif unfilter is not None:
             database_roles.drop_filter(url, unfilter, open_all=to_all_readers)
             print(f"{unfilter} has no row filter any more.")
@@ -119,6 +122,37 @@ def _check_partners(options: Mapping[str, tuple[object, str, object]]) -> None:
         if given and not there:
             verb = "go" if " and " in name else "goes"
             raise ConfigurationError(f"{name} {verb} with {partner}")
+
+
+def _warn_if_nobody_is_limited(url: str) -> None:
+    from stepwell.projections.roles import ignores_users
+
+    if ignores_users(url):
+        typer.echo(
+            "This server (TimescaleDB as WebAssembly) takes every client for its superuser: roles and filters can be "
+            "tried here, and limit nobody.",
+            err=True,
+        )
+
+
+def _tell_granted(role: str, user: str, state: "RolesState") -> None:
+    """That it was done, and what the user lacks all the same."""
+    print(f"{user} has the role {role}.")
+    for finding in state.findings:
+        if finding.what == f"user {user}":
+            print(f"But {user} {finding.problem}.")
+
+
+def _tell_filtered(wanted: "RowFilter") -> None:
+    """That it was done, and what stays empty on the team's dashboards."""
+    print(f"Members of {wanted.role} see their rows. Readers whom no filter names see none.")
+    if (wanted.runs, wanted.requested_by) != ("%", "%"):
+        print(
+            "They see no sums by minute, hour and day, no patterns and no requests to retrain: those are of a policy "
+            "and may tell of others' runs. A filter by --policies alone shows them."
+        )
+    if not wanted.fleet:
+        print("They see no telemetry of machines, nor anything else of no episode; --fleet shows it.")
 
 
 def _tell_revoked(role: str, user: str, still: Sequence[str]) -> None:

@@ -40,6 +40,7 @@ __all__ = [
     "cancel_overdue",
     "drop_filter",
     "grant",
+    "ignores_users",
     "look",
     "revoke",
     "set_filter",
@@ -150,6 +151,16 @@ def apply(url: str, *, harden: bool = False) -> None:
         settle(connection)
         if harden:
             connection.execute(sql_["harden"])
+
+
+def ignores_users(url: str) -> bool:
+    """Whether the server takes every client for its superuser, so that roles and filters limit nobody.
+
+    Raises:
+        DatabaseUnavailableError: no server answers.
+    """
+    with connect(url, application="stepwell roles") as connection, named_errors(url):
+        return connection.execute(queries.load("roles")["ignores_users"], {}).fetchone() == (True,)
 
 
 def look(url: str, limits: Limits) -> RolesState:

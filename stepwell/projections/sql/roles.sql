@@ -22,6 +22,10 @@ SELECT pg_advisory_xact_lock(5783366173)
 -- name: me
 SELECT current_database(), current_user::text, rolsuper FROM pg_roles WHERE rolname = current_user
 
+-- name: ignores_users
+-- The WebAssembly build has one session, of its superuser, for all of its clients.
+SELECT version() LIKE '%%Emscripten%%'
+
 -- name: role
 SELECT rolsuper, rolcanlogin FROM pg_roles WHERE rolname = %(role)s
 

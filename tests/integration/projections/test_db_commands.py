@@ -58,7 +58,12 @@ def test_roles_from_nothing_to_a_filtered_reader(stepwell: Stepwell, url: str) -
     (member,) = [each for each in shown["members"] if each["user"] == user]
     assert member["role"] == "stepwell_reader"
     assert "statement_timeout=30000ms" in member["settings"]
-    assert stepwell("roles", "--filter", team, "--runs", "a-*", "--fleet").exit_code == 0
+    filtered = stepwell("roles", "--filter", team, "--runs", "a-*", "--fleet")
+    assert filtered.exit_code == 0
+    assert "They see no sums by minute, hour and day" in filtered.output
+    assert "--fleet shows it" not in filtered.output
+    again = stepwell("roles", "--grant", "reader", user).output
+    assert f"But {user} is a reader whom no row filter names, and sees no rows." in again
     assert stepwell("roles", "--grant", team, user).exit_code == 0
     table = stepwell("roles", "--show").output
     assert all(word in table for word in (team, "a-*", "yes", user)), table
@@ -67,6 +72,10 @@ def test_roles_from_nothing_to_a_filtered_reader(stepwell: Stepwell, url: str) -
     assert stepwell("roles", "--cancel-overdue").output == "No reader is over its limits.\n"
     assert isinstance(stepwell("roles", "--unfilter", team).exception, ConfigurationError)
     assert stepwell("roles", "--unfilter", team, "--to-all-readers").exit_code == 0
+    by_policy = stepwell("roles", "--filter", team, "--policies", "a-*").output
+    assert "no sums" not in by_policy
+    assert "--fleet shows it" in by_policy
+    assert stepwell("roles", "--unfilter", team, "--to-all-readers").exit_code == 0
     still = stepwell("roles", "--revoke", "reader", user)
     assert (still.exit_code, still.output.split(":")[0]) == (1, f"{user} still has the rights of reader, by {team}")
     assert stepwell("roles", "--revoke", team, user).output == f"{user} has the role {team} no more.\n"
@@ -74,6 +83,16 @@ def test_roles_from_nothing_to_a_filtered_reader(stepwell: Stepwell, url: str) -
         connection.execute(f"DROP ROLE {user}, {team}")
     findings = json.loads(stepwell("roles", "--json").output)["findings"]
     assert [each for each in findings if not each["what"].startswith("user ")] == []
+
+
+def test_a_server_that_knows_no_users_is_told(timescale_url: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate(timescale_url)
+    for database, told in ((timescale_url, True), (url, False)):
+        monkeypatch.setenv("STEPWELL_DATABASE", database)
+        get_settings.cache_clear()
+        output = CliRunner().invoke(build_app(), ["db", "roles"]).output
+        assert ("limit nobody" in output) == told
+    get_settings.cache_clear()
 
 
 @pytest.mark.parametrize(
