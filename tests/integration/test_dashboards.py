@@ -27,6 +27,7 @@ from stepwell.adapters.parts.debian import program
 from stepwell.projections import roles
 from stepwell.projections.migrate import migrate
 from stepwell.projections.projector import Projector
+from stepwell.projections.row_filters import RowFilter
 from tests.integration import fleet
 from tests.integration.projections.conftest import Running
 from tests.integration.projections.facts import CODEC
@@ -182,6 +183,12 @@ def test_a_reader_sees_every_panel_and_changes_nothing(new_database: Callable[[]
     try:
         for reading in read_dashboards(reader, DASHBOARDS, DAY, {}):
             judge_shape(reading)
+        assert not read_dashboards(reader, DASHBOARDS[:1], DAY, {})[0].filtered
+        roles.set_filter(filled.url, RowFilter("dashboard_team", runs="nightly-1"))
+        (narrow,) = read_dashboards(reader, DASHBOARDS[:1], DAY, {})
+        assert "Row filters decide what stands here." in render([narrow], reader)
+        (whole,) = read_dashboards(filled.url, DASHBOARDS[:1], DAY, {})
+        assert "Row filters" not in render([whole], filled.url)
         refused = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction)
         with psycopg.connect(reader, autocommit=True) as connection, pytest.raises(refused):
             connection.execute("UPDATE stepwell.settings SET value = 1")
@@ -190,6 +197,7 @@ def test_a_reader_sees_every_panel_and_changes_nothing(new_database: Callable[[]
         with psycopg.connect(filled.url, autocommit=True) as connection:
             connection.execute("DROP OWNED BY dashboard_reader")
             connection.execute("DROP ROLE dashboard_reader")
+            connection.execute("DROP ROLE IF EXISTS dashboard_team")
 
 
 @pytest.mark.parametrize("page", ["runbook.md", "dashboards.md"])

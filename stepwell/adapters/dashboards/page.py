@@ -26,6 +26,10 @@ _LONG = frozenset({"message", "status_message", "detail", "last_error", "waits_f
 # Control characters, and those that turn the direction of writing, have no business in text from outside.
 _UNSEEN = {code: "\N{REPLACEMENT CHARACTER}" for code in [*range(32), 127, *range(0x80, 0xA0), *range(0x202A, 0x202F),
                                                            *range(0x2066, 0x206A)] if code not in {9, 10}}  # fmt: skip
+_FILTERED = (
+    "Row filters decide what stands here. A team that is filtered by runs or requesters sees no sums by minute, hour "
+    "and day (rates, counts and charts of them), no patterns and no requests to retrain; machines only with --fleet."
+)
 
 Shown = Mapping[str, Reading]
 """What is on the page, by name of the dashboard."""
@@ -44,13 +48,14 @@ def render(readings: Sequence[Reading], source: str) -> str:
     style = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     title = readings[0].dashboard.title if len(readings) == 1 else "Dashboards"
     nav = f'<nav aria-label="Dashboards"><ul>{links}</ul></nav>' if len(readings) > 1 else ""
+    below = (f'<p class="meta">{_text(_FILTERED)}</p>' if readings[0].filtered else "") + nav
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # Nothing may be fetched and nothing may run, whatever a task or an episode is called.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         f"<title>Stepwell: {_text(title)}, {moment} UTC</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f'<header><h1>Stepwell</h1><p class="meta">As of {moment} UTC. All times are UTC.</p>{nav}</header>\n<main>\n'
+        f'<header><h1>Stepwell</h1><p class="meta">As of {moment} UTC. All times are UTC.</p>{below}</header>\n<main>\n'
         + "\n".join(_section(each, shown) for each in readings)
         + f"\n</main>\n<footer>Drawn by stepwell {_text(stepwell.__version__)} from {_text(redact_url(source))}."
         "</footer>\n</body>\n</html>\n"

@@ -26,6 +26,11 @@ _EPISODES_THAT_BEGIN = """SELECT episode_id FROM stepwell.episodes WHERE starts_
 UNION SELECT episode_id FROM stepwell.dead_letters WHERE starts_with(episode_id, %(begin)s)
 ORDER BY 1 LIMIT 6"""
 
+# Readers cannot see the filters; that there are some shows in how the views are made.
+_FILTERED = """SELECT 'security_barrier=true' = ANY(reloptions) AND NOT EXISTS (
+    SELECT FROM pg_roles WHERE rolname IN ('stepwell_owner', 'stepwell_writer') AND pg_has_role(oid, 'USAGE'))
+FROM pg_class WHERE oid = 'stepwell.verdicts'::regclass"""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -53,12 +58,14 @@ class Reading:
         window: the time that it shows.
         chosen: values of its variables by name; `ALL` where nothing was chosen.
         answers: one a panel, in their order.
+        filtered: whether row filters decide what we see.
     """
 
     dashboard: Dashboard
     window: Window
     chosen: dict[str, Sequence[str]]
     answers: list[Answer]
+    filtered: bool = False
 
 
 def read_dashboards(
@@ -98,6 +105,7 @@ def read_dashboards(
         )
         if not _first(connection, "SELECT to_regclass('stepwell.success_by_minute') IS NOT NULL"):
             raise MigrationError(f"The database {redact_url(url)} lacks Stepwell's views. Run: stepwell db migrate")
+        filtered = bool(_first(connection, _FILTERED))
         now = _first(connection, "SELECT now()")
         if "episode" in chosen:
             chosen = {**chosen, "episode": [_episode(connection, begin) for begin in chosen["episode"]]}
@@ -110,7 +118,7 @@ def read_dashboards(
                     first = _first(connection, expand(variable.sql, window, values))
                     values[variable.name] = [] if first is None else [first]
             answers = [read_panel(connection, dashboard, panel, window, values) for panel in dashboard.panels]
-            readings.append(Reading(dashboard, window, values, answers))
+            readings.append(Reading(dashboard, window, values, answers, filtered))
         return readings
 
 
