@@ -104,8 +104,9 @@ def _seen(name: str, columns: Sequence[str], homes: Mapping[str, str]) -> list[s
     inner = sql.SQL("SELECT e.episode_id FROM {} e WHERE {}").format(episodes, of_episodes)
     if name == "telemetry_series":
         points = sql.Identifier(homes["telemetry_points"], "telemetry_points")
-        measured = sql.SQL("SELECT p.series_id FROM {} p WHERE p.episode_id <> '' AND p.episode_id IN ({})")
-        mine = sql.SQL("NOT {} AND t.series_id IN ({})").format(_FLEET, measured.format(points, inner))
+        measured = sql.SQL("SELECT DISTINCT p.series_id FROM {} p WHERE p.episode_id <> '' AND p.episode_id IN ({})")
+        # As an array, which is made once a query, and not for each row that is joined.
+        mine = sql.SQL("NOT {} AND t.series_id = ANY (ARRAY({}))").format(_FLEET, measured.format(points, inner))
         return [_FLEET, mine]
     if "episode_id" in columns:
         found = [sql.SQL("t.episode_id IN ({})").format(inner)]
