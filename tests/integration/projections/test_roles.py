@@ -14,6 +14,7 @@ import pytest
 from psycopg import sql
 
 from stepwell.adapters.logs.memory import MemoryLog
+from stepwell.events import model
 from stepwell.events.model import LogRecord
 from stepwell.exceptions import ConfigurationError, DatabaseError, MigrationError, NotFoundError
 from stepwell.projections import fields, roles
@@ -96,7 +97,7 @@ def of_team(team: str) -> list[LogRecord]:
             0,
             episode_id=episode,
             attempt=1,
-            resource=(facts.model.Attribute(name="customer", value=f"{team}-customer"),),
+            resource=(model.Attribute(name="customer", value=f"{team}-customer"),),
         ),
         facts.dead_letter(episode_id=episode, source_offset=1 if team == "a" else 2),
     ]
