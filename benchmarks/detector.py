@@ -193,6 +193,8 @@ def _detect(log: MessageLog, codec: Codec, records: int) -> None:
     while loop.records < records or owned == 0:
         loop.step()
         owned = len(loop.processors)
+    while loop.step():
+        pass  # what brought nothing to write is committed at the first empty poll
     if records:
         loop.close()
         return

