@@ -17,13 +17,13 @@ from psycopg import sql
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
 from stepwell.adapters.parts.timescale import TimescalePart
 from stepwell.exceptions import StepwellError
-from stepwell.projections import tune
 from stepwell.projections.database import Connection, connect
-from stepwell.projections.generations import read_homes
-from stepwell.projections.migrate import migrate
-from stepwell.projections.retention import upkeep
-from stepwell.projections.rollups import ROLLUPS, recount
-from stepwell.projections.tuning import AGGREGATES, Tuning
+from stepwell.projections.schema.generations import read_homes
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.sums.rollups import ROLLUPS, recount
+from stepwell.projections.upkeep import tune
+from stepwell.projections.upkeep.retention import upkeep
+from stepwell.projections.upkeep.tuning import AGGREGATES, Tuning
 
 
 class SlowError(StepwellError):

@@ -227,11 +227,11 @@ def copy(log: str, database: str, events: int, group: str, rows: int) -> dict[st
     """The rows of steps and actions, ready made, copied batch by batch into their indexed tables."""
     import psycopg
 
-    from stepwell.projections.copy_format import encode_rows
-    from stepwell.projections.generations import read_homes
-    from stepwell.projections.projector import BATCH_RECORDS
-    from stepwell.projections.rows import Source, rows_of
+    from stepwell.projections.schema.generations import read_homes
     from stepwell.projections.tables import KINDS
+    from stepwell.projections.writing.copy_format import encode_rows
+    from stepwell.projections.writing.projector import BATCH_RECORDS
+    from stepwell.projections.writing.rows import Source, rows_of
 
     codec, timed = Codec(), Timed()
     with psycopg.connect(database, autocommit=True) as connection:
@@ -264,8 +264,8 @@ def projector(
     """
     import threading
 
-    from stepwell.projections.columns.batch import COLUMNS_FROM
-    from stepwell.projections.projector import Projector
+    from stepwell.projections.writing.columns.batch import COLUMNS_FROM
+    from stepwell.projections.writing.projector import Projector
 
     tune_garbage_collection()
     stop, failed = threading.Event(), []
@@ -300,7 +300,7 @@ def projector(
 
 def project(log: str, database: str) -> dict[str, Any]:
     """The projector as it is, over the topic of events, until its standard input ends."""
-    from stepwell.projections.projector import Projector
+    from stepwell.projections.writing.projector import Projector
 
     tune_garbage_collection()
     opened = open_log(log)

@@ -41,7 +41,7 @@ from stepwell.engine.publish import outgoing
 from stepwell.engine.reading import read_range
 from stepwell.events.codec import Codec
 from stepwell.events.topics import TELEMETRY
-from stepwell.projections.projector import Projector
+from stepwell.projections.writing.projector import Projector
 
 POINTS = 2_000
 SHAPES = {"batched": 100, "wide": 2_000}

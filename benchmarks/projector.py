@@ -15,8 +15,8 @@ from benchmarks.workload import Workload
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
 from stepwell.adapters.parts.timescale import TimescalePart
 from stepwell.engine.ports import OutgoingRecord
-from stepwell.projections.generations import read_homes
-from stepwell.projections.migrate import migrate
+from stepwell.projections.schema.generations import read_homes
+from stepwell.projections.schema.migrate import migrate
 
 TABLES = ("steps", "actions")
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -10,9 +10,9 @@ import psycopg
 
 from benchmarks.measure import figures
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
-from stepwell.projections import roles
-from stepwell.projections.migrate import migrate
-from stepwell.projections.row_filters import RowFilter
+from stepwell.projections.access import roles
+from stepwell.projections.access.row_filters import RowFilter
+from stepwell.projections.schema.migrate import migrate
 
 RUNS, STEPS = 20, 50
 """Runs, of which the team has one in ten; steps of each episode."""

@@ -24,7 +24,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from stepwell.exceptions import ConfigurationError
-from stepwell.projections.tuning import Tuning
+from stepwell.projections.upkeep.tuning import Tuning
 from stepwell.redaction import is_secret_key, redact_secret, redact_url
 
 __all__ = ["ENV_PREFIX", "Origin", "Settings", "get_settings", "load_settings", "redact_url"]

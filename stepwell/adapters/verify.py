@@ -1,7 +1,7 @@
 """Folds episodes again from the log and compares with what the engine wrote: verdicts, snapshots, seals.
 
 Only what the engine has read is compared (its committed positions), so a verification may run beside live workers. The
-tables are compared with the log by `stepwell.projections.audit`; together they connect every row to the facts.
+tables are compared with the log by `stepwell.projections.audit.rows`; together they connect every row to the facts.
 """
 
 from collections.abc import Collection, Mapping

@@ -27,8 +27,8 @@ def register(app: typer.Typer) -> None:
 
 def migrate() -> None:
     """Bring the schema up to this version of Stepwell. Safe to run again and from several places at once."""
-    from stepwell.projections.migrate import migrate as bring_up
-    from stepwell.projections.migrate import status as look
+    from stepwell.projections.schema.migrate import migrate as bring_up
+    from stepwell.projections.schema.migrate import status as look
 
     with opened_database() as target:
         for migration in bring_up(target):
@@ -40,7 +40,7 @@ def migrate() -> None:
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show which migrations the database has. Exit code 1 when they are not exactly this version's."""
-    from stepwell.projections.migrate import status as look
+    from stepwell.projections.schema.migrate import status as look
     from stepwell.redaction import redact_url
     from stepwell.settings import get_settings
 

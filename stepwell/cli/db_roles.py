@@ -13,8 +13,8 @@ from stepwell.cli.tables import console, plain_table
 from stepwell.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from stepwell.projections.roles import Limits, RolesState
-    from stepwell.projections.row_filters import RowFilter
+    from stepwell.projections.access.roles import Limits, RolesState
+    from stepwell.projections.access.row_filters import RowFilter
 
 __all__ = ["register"]
 
@@ -71,8 +71,8 @@ def roles(
     Users who log in are the site's own: make them first. The exit code is 1 when something is not as it should be
     (--show), or when a user still has by another role what was to be taken (--revoke).
     """
-    from stepwell.projections import roles as database_roles
-    from stepwell.projections.row_filters import RowFilter, like
+    from stepwell.projections.access import roles as database_roles
+    from stepwell.projections.access.row_filters import RowFilter, like
     from stepwell.settings import get_settings
 
     actions = {"--show": show, "--apply": apply, "--grant": grant, "--revoke": revoke, "--filter": row_filter,
@@ -125,7 +125,7 @@ def _check_partners(options: Mapping[str, tuple[object, str, object]]) -> None:
 
 
 def _warn_if_nobody_is_limited(url: str) -> None:
-    from stepwell.projections.roles import ignores_users
+    from stepwell.projections.access.roles import ignores_users
 
     if ignores_users(url):
         typer.echo(
@@ -165,7 +165,7 @@ def _tell_revoked(role: str, user: str, still: Sequence[str]) -> None:
 
 def _cancel_overdue(url: str, limits: "Limits", every_s: float | None) -> None:
     """Once, or until something fails: whoever watches over this process starts it again."""
-    from stepwell.projections.roles import cancel_overdue
+    from stepwell.projections.access.roles import cancel_overdue
 
     while True:
         ended = cancel_overdue(url, limits)
@@ -179,7 +179,7 @@ def _cancel_overdue(url: str, limits: "Limits", every_s: float | None) -> None:
 
 
 def _show(state: "RolesState", limits: "Limits", *, as_json: bool) -> None:
-    from stepwell.projections.row_filters import shell
+    from stepwell.projections.access.row_filters import shell
 
     if as_json:
         print(json.dumps(asdict(state), indent=2))

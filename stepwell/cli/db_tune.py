@@ -32,9 +32,9 @@ def tune(
     then the exit code of --show is 1. Plain PostgreSQL has nothing to set: what goes when, there, is done
     by stepwell db upkeep.
     """
-    from stepwell.projections import tune as tuner
     from stepwell.projections.database import connect, named_errors
-    from stepwell.projections.migrate import require_current
+    from stepwell.projections.schema.migrate import require_current
+    from stepwell.projections.upkeep import tune as tuner
     from stepwell.settings import get_settings
 
     if apply and every:
@@ -76,8 +76,8 @@ def upkeep(as_json: Annotated[bool, typer.Option("--json", help="Print a JSON li
     from dataclasses import asdict
 
     from stepwell.projections.database import connect, named_errors
-    from stepwell.projections.migrate import require_current
-    from stepwell.projections.retention import upkeep as run
+    from stepwell.projections.schema.migrate import require_current
+    from stepwell.projections.upkeep.retention import upkeep as run
     from stepwell.settings import get_settings
 
     tuning = get_settings().tuning()
@@ -100,8 +100,8 @@ def upkeep(as_json: Annotated[bool, typer.Option("--json", help="Print a JSON li
 
 def tune_new(url: str) -> None:
     """Bring to the configuration what has never been tuned; where something else was set, say so and leave it."""
-    from stepwell.projections import tune as tuner
     from stepwell.projections.database import connect, named_errors
+    from stepwell.projections.upkeep import tune as tuner
     from stepwell.settings import get_settings
 
     tuning = get_settings().tuning()

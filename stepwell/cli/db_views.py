@@ -13,7 +13,7 @@ from stepwell.cli.times import moment_us
 from stepwell.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from stepwell.projections.fields import Field
+    from stepwell.projections.on_read.fields import Field
 
 __all__ = ["register"]
 
@@ -43,7 +43,7 @@ def views(
     as_json: Annotated[bool, typer.Option("--json", help="With --show: print JSON.")] = False,
 ) -> None:
     """Make views of schema stepwell_views: metrics, definitions and attributes as typed columns, with no migration."""
-    from stepwell.projections import fields
+    from stepwell.projections.on_read import fields
 
     if sum([show, apply, drop, split is not None, describe is not None]) > 1:
         raise ConfigurationError("stepwell db views wants one of --show, --apply, --drop, --split, --describe")

@@ -431,7 +431,7 @@ def _print_fold_report(out: "Console", report: "FoldReport") -> None:
 
 def _verify_tables(out: "Console", log: "MessageLog", codec: "Codec") -> list[str]:
     from stepwell.cli.resources import opened_database
-    from stepwell.projections.audit import audit_tables
+    from stepwell.projections.audit.rows import audit_tables
     from stepwell.projections.database import connect
 
     with opened_database() as url, connect(url, application="stepwell-verify") as connection:

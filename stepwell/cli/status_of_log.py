@@ -80,8 +80,8 @@ def ask_log() -> Asked:
 def _groups() -> Mapping[str, Sequence[str]]:
     from stepwell.engine import restore
     from stepwell.engine.detection import restore as detector_restore
-    from stepwell.projections.projector import GROUP
-    from stepwell.projections.rows import PROJECTED_TOPICS
+    from stepwell.projections.writing.projector import GROUP
+    from stepwell.projections.writing.rows import PROJECTED_TOPICS
 
     return {
         restore.GROUP: restore.TOPICS, detector_restore.GROUP: detector_restore.TOPICS, GROUP: PROJECTED_TOPICS,

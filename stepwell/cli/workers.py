@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stepwell.adapters.workers.vitals import WorkerVitals
     from stepwell.engine.ports import MessageLog
     from stepwell.events.codec import Codec
-    from stepwell.projections.log_watch import LogWatch
+    from stepwell.projections.progress.log_watch import LogWatch
     from stepwell.settings import Settings
 
 SLOT_HELP = "Stable name of this worker among its kind; no two may run under one name. Default: setting worker_slot."
@@ -62,8 +62,8 @@ def projector(
     slot: Slot = None, telemetry: Telemetry = True, listen: Listen = None, end_with_stdin: EndWithStdin = False
 ) -> None:
     """Write the log's records to the tables of the database, exactly once."""
-    from stepwell.projections.projector import GROUP
-    from stepwell.projections.rows import PROJECTED_TOPICS
+    from stepwell.projections.writing.projector import GROUP
+    from stepwell.projections.writing.rows import PROJECTED_TOPICS
 
     worker = WorkerKind("projector", GROUP, PROJECTED_TOPICS, _projector, watch=_before_the_projector())
     run_worker(worker, slot, telemetry=telemetry, listen=listen, end_with_stdin=end_with_stdin)
@@ -110,7 +110,7 @@ def work(
             raise typer.Exit(EXIT_OK)
         if project:
             from stepwell.cli.db_tune import tune_new
-            from stepwell.projections.migrate import migrate
+            from stepwell.projections.schema.migrate import migrate
 
             database = stack.enter_context(opened_database(settings.database))
             migrate(database)
@@ -166,8 +166,8 @@ def _made_topics(log: "MessageLog", stop: "StopFlag") -> bool:
 def _projected() -> dict[str, tuple[str, ...]]:
     """What the projector reads and must have written when all is idle; telemetry never comes to an end."""
     from stepwell.events.topics import TELEMETRY
-    from stepwell.projections.projector import GROUP
-    from stepwell.projections.rows import PROJECTED_TOPICS
+    from stepwell.projections.writing.projector import GROUP
+    from stepwell.projections.writing.rows import PROJECTED_TOPICS
 
     return {GROUP: tuple(topic for topic in PROJECTED_TOPICS if topic != TELEMETRY)}
 
@@ -339,7 +339,7 @@ def _detector(given: Given) -> None:
 
 def _projector(given: Given) -> None:
     from stepwell.adapters.database import database_server
-    from stepwell.projections.projector import Projector
+    from stepwell.projections.writing.projector import Projector
 
     with database_server(given.settings.database) as locate:
         projector = Projector(

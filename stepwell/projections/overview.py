@@ -7,7 +7,7 @@ from psycopg.rows import dict_row
 
 from stepwell.projections import queries
 from stepwell.projections.database import connect, named_errors
-from stepwell.projections.migrate import require_current
+from stepwell.projections.schema.migrate import require_current
 
 __all__ = ["Overview", "read_overview"]
 

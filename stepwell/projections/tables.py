@@ -69,7 +69,7 @@ class Kind:
     Attributes:
         name: of the kind, and of its staging table (``staging_<name>``).
         columns: names in order.
-        types: their types, by the names of `stepwell.projections.copy_format`.
+        types: their types, by the names of `stepwell.projections.writing.copy_format`.
         key: positions of the columns that identify a row.
         target: the table in schema ``stepwell``.
         direct: rows are copied straight into the target (large, append-only tables).
@@ -186,7 +186,7 @@ KINDS: dict[str, Kind] = {
             "verdict_partition:int verdict_offset:long",
             "episode_id attempt revision",
         ),
-        # Made of no record, but of the verdicts before and after one: `stepwell.projections.standing`.
+        # Made of no record, but of the verdicts before and after one: `stepwell.projections.sums.standing`.
         _kind(
             "verdict_changes",
             "at:time episode_id:text change:int sign:int attempt:int revision:int run_id:text policy:text "

@@ -20,7 +20,7 @@ from stepwell.adapters.workers.health import HealthServer
 from stepwell.adapters.workers.metrics import WorkerMetrics
 from stepwell.adapters.workers.vitals import WorkerVitals, now_us
 from stepwell.engine.ports import TopicPartition
-from stepwell.projections.log_watch import Look
+from stepwell.projections.progress.log_watch import Look
 from tests.integration.projections.facts import CODEC
 
 RULES = Path(__file__).resolve().parents[2] / "compose" / "prometheus" / "rules" / "stepwell.yml"

@@ -24,10 +24,10 @@ from stepwell.adapters.dashboards.reading import Reading, read_dashboards
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.parts import grafana_schema
 from stepwell.adapters.parts.debian import program
-from stepwell.projections import roles
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import Projector
-from stepwell.projections.row_filters import RowFilter
+from stepwell.projections.access import roles
+from stepwell.projections.access.row_filters import RowFilter
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import Projector
 from tests.integration import fleet
 from tests.integration.projections.conftest import Running
 from tests.integration.projections.facts import CODEC

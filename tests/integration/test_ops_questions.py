@@ -17,9 +17,9 @@ import pytest
 from stepwell.adapters.logs import open_log
 from stepwell.engine import restore
 from stepwell.engine.detection import restore as detector_restore
-from stepwell.projections import fields
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import Projector
+from stepwell.projections.on_read import fields
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import Projector
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 from tests.support import demo_log

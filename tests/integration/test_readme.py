@@ -17,9 +17,9 @@ import stepwell
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.retrain_history import read_requests
 from stepwell.engine.ports import MessageLog
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import Projector
-from stepwell.projections.rows import PROJECTED_TOPICS
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import Projector
+from stepwell.projections.writing.rows import PROJECTED_TOPICS
 from stepwell.settings import get_settings
 from tests.integration.projections import facts
 

@@ -28,7 +28,7 @@ from stepwell.engine.reading import read_range
 from stepwell.events.codec import Codec
 from stepwell.events.model import WorkerReported
 from stepwell.events.topics import EPISODE_EVENTS, TELEMETRY
-from stepwell.projections.migrate import migrate
+from stepwell.projections.schema.migrate import migrate
 from tests.integration.projections import facts
 from tests.unit.engine.episodes import Facts
 
@@ -171,7 +171,7 @@ def test_a_projector_whose_database_hangs_ends_itself_and_the_next_one_loses_not
         said = worker.event("worker is stuck")
         assert said is not None
         assert "no sign of life" in said["reason"]
-        assert any("stepwell/projections/projector.py" in line for line in said["stack_of_its_thread"])
+        assert any("stepwell/projections/writing/projector.py" in line for line in said["stack_of_its_thread"])
         assert any("psycopg" in line for lines in said["other_threads"].values() for line in lines)
         last = reports(log)[-1]
         assert (last.worker_id, last.state) == ("stepwell-projector-0", "failed")

@@ -24,9 +24,9 @@ from stepwell.engine.ports import MessageLog, OutgoingRecord, TopicPartition
 from stepwell.engine.reading import read_range
 from stepwell.events.topics import EPISODE_EVENTS, POLICY_EVENTS, TELEMETRY, TOPICS
 from stepwell.exceptions import LogError
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import GROUP
-from stepwell.projections.rows import PROJECTED_TOPICS
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import GROUP
+from stepwell.projections.writing.rows import PROJECTED_TOPICS
 from tests.simulation.oracle_records import Raw
 from tests.simulation.oracle_tables import World
 

@@ -18,7 +18,7 @@ from stepwell.engine.ports import OutgoingRecord
 from stepwell.engine.publish import outgoing
 from stepwell.events.codec import Codec
 from stepwell.events.model import DeadLetter, Event, HeaderField, StepDone
-from stepwell.projections.audit import audit_tables
+from stepwell.projections.audit.rows import audit_tables
 from tests.simulation.bad_records import bad_records
 from tests.simulation.comparison import compare_with_oracle
 from tests.simulation.pipeline import Pipeline, pipeline

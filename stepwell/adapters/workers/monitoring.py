@@ -13,7 +13,7 @@ from stepwell.adapters.workers.watchdog import Watchdog
 from stepwell.engine.ports import MessageLog, OutgoingRecord
 from stepwell.events.model import LogRecord
 from stepwell.exceptions import StepwellError
-from stepwell.projections.log_watch import LogWatch
+from stepwell.projections.progress.log_watch import LogWatch
 
 LATELY_MAX_S = 60.0
 """A thread that gave no sign of life for so long (s), or for half of the watchdog's time, is not healthy."""

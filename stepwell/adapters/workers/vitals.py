@@ -14,8 +14,8 @@ from stepwell.engine.vitals import DATABASE, LOG
 from stepwell.events.model import DeadLetter, VerdictIssued
 from stepwell.events.topics import DEAD_LETTERS, POLICY_EVENTS
 from stepwell.exceptions import EventError
-from stepwell.projections.lag import ProgressMeter
-from stepwell.projections.log_watch import Look
+from stepwell.projections.progress.lag import ProgressMeter
+from stepwell.projections.progress.log_watch import Look
 from stepwell.redaction import redact_text
 
 ERROR_MAX = 500

@@ -28,9 +28,9 @@ from stepwell.events.topics import (
 )
 from stepwell.projections import queries
 from stepwell.projections.database import Connection
-from stepwell.projections.generations import Homes
-from stepwell.projections.rollups import ROLLUPS, UNITS, Rollup, recount
-from stepwell.projections.tuning import HYPERTABLES
+from stepwell.projections.schema.generations import Homes
+from stepwell.projections.sums.rollups import ROLLUPS, UNITS, Rollup, recount
+from stepwell.projections.upkeep.tuning import HYPERTABLES
 
 __all__ = [
     "COUNTED_BY",

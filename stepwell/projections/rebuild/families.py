@@ -18,7 +18,7 @@ from stepwell.events.topics import (
     TELEMETRY,
 )
 from stepwell.exceptions import ConfigurationError
-from stepwell.projections.rows import PROJECTED_TOPICS
+from stepwell.projections.writing.rows import PROJECTED_TOPICS
 
 __all__ = ["FAMILIES", "POSITIONS", "Family", "Scope", "scope_of"]
 

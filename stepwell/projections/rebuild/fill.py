@@ -10,11 +10,11 @@ from stepwell.engine.reading import watermarks_of
 from stepwell.events.codec import Codec
 from stepwell.exceptions import LogUnavailableError
 from stepwell.projections import queries
-from stepwell.projections.batch_reader import BatchReader
 from stepwell.projections.database import Connection
-from stepwell.projections.generations import Homes
-from stepwell.projections.projector import GROUP, Projector
-from stepwell.projections.writer import BatchWriter
+from stepwell.projections.schema.generations import Homes
+from stepwell.projections.writing.batch_reader import BatchReader
+from stepwell.projections.writing.projector import GROUP, Projector
+from stepwell.projections.writing.writer import BatchWriter
 
 __all__ = ["Filler", "Follower", "Positions", "read_positions", "take_up_all"]
 

@@ -10,13 +10,15 @@ import psycopg
 from psycopg import sql
 
 from stepwell.exceptions import RebuildError
-from stepwell.projections import generations, queries, tune
+from stepwell.projections import queries
 from stepwell.projections.database import Connection
-from stepwell.projections.generations import read_homes
 from stepwell.projections.rebuild.carry_over import columns_of
 from stepwell.projections.rebuild.state import RebuildState
-from stepwell.projections.schema_files import HYPERTABLES, packaged
-from stepwell.projections.views import make_views
+from stepwell.projections.schema import generations
+from stepwell.projections.schema.files import HYPERTABLES, packaged
+from stepwell.projections.schema.generations import read_homes
+from stepwell.projections.schema.views import make_views
+from stepwell.projections.upkeep import tune
 
 __all__ = ["drop_retired", "put_in_force", "relations_of", "rest_retired", "storage_of"]
 

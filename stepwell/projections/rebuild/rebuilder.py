@@ -31,11 +31,8 @@ from stepwell.exceptions import (
     RebuildError,
     SinkFencedError,
 )
-from stepwell.projections import generations, queries, tune
+from stepwell.projections import queries
 from stepwell.projections.database import Connection, connect, named_errors
-from stepwell.projections.generations import Homes, read_homes
-from stepwell.projections.migrate import require_current
-from stepwell.projections.projector import GROUP
 from stepwell.projections.rebuild.carry_over import (
     COUNTED_BY,
     Lows,
@@ -64,8 +61,13 @@ from stepwell.projections.rebuild.state import (
     read_status,
     unfinished,
 )
-from stepwell.projections.schema_files import PLAIN
-from stepwell.projections.tuning import Tuning
+from stepwell.projections.schema import generations
+from stepwell.projections.schema.files import PLAIN
+from stepwell.projections.schema.generations import Homes, read_homes
+from stepwell.projections.schema.migrate import require_current
+from stepwell.projections.upkeep import tune
+from stepwell.projections.upkeep.tuning import Tuning
+from stepwell.projections.writing.projector import GROUP
 
 __all__ = ["Outcome", "Rebuilder"]
 

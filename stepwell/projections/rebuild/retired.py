@@ -12,8 +12,8 @@ from psycopg import sql
 from stepwell.projections import queries
 from stepwell.projections.database import Connection
 from stepwell.projections.rebuild.carry_over import COUNTED_BY, SUMMED_FROM, Lows
-from stepwell.projections.rollups import ROLLUPS, UNITS, Rollup
-from stepwell.projections.tuning import AGGREGATES, LEVELS
+from stepwell.projections.sums.rollups import ROLLUPS, UNITS, Rollup
+from stepwell.projections.upkeep.tuning import AGGREGATES, LEVELS
 
 __all__ = ["copy_lost_sums", "retire_again", "sum_up"]
 

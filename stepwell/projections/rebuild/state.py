@@ -15,11 +15,12 @@ from psycopg.types.json import Jsonb
 
 from stepwell import __version__
 from stepwell.exceptions import ConfigurationError, RebuildError
-from stepwell.projections import grants, queries
+from stepwell.projections import queries
+from stepwell.projections.access import grants
 from stepwell.projections.database import Connection
-from stepwell.projections.generations import BUILDING, Homes, make_generation, read_homes, storage_of_server
 from stepwell.projections.rebuild.families import Scope, scope_of
-from stepwell.projections.schema_files import packaged
+from stepwell.projections.schema.files import packaged
+from stepwell.projections.schema.generations import BUILDING, Homes, make_generation, read_homes, storage_of_server
 
 __all__ = [
     "RebuildState",

@@ -1,4 +1,4 @@
--- Queries of stepwell/projections/generated_views.py and fields.py. One "-- name:" line opens each entry.
+-- Queries of stepwell/projections/on_read/views.py and fields.py. One "-- name:" line opens each entry.
 
 -- name: make_schema
 CREATE SCHEMA IF NOT EXISTS stepwell_views

@@ -1,4 +1,4 @@
--- Queries of stepwell/projections/generations.py. One "-- name:" line opens each entry.
+-- Queries of stepwell/projections/schema/generations.py. One "-- name:" line opens each entry.
 
 -- name: enter
 -- The number is arbitrary and ours: writers hold it shared, whoever moves the tables holds it alone.

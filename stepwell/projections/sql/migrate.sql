@@ -1,4 +1,4 @@
--- Queries of stepwell/projections/migrate.py. One "-- name:" line opens each entry.
+-- Queries of stepwell/projections/schema/migrate.py. One "-- name:" line opens each entry.
 
 -- name: lock
 -- The number is arbitrary and ours: every migrator of one database waits for the same lock.

@@ -1,4 +1,4 @@
--- Queries of stepwell/projections/roles.py, grants.py and row_filters.py. One "-- name:" line opens each entry.
+-- Queries of stepwell/projections/access/roles.py, grants.py and row_filters.py. One "-- name:" line opens each entry.
 
 -- name: filters
 SELECT role, runs, policies, requested_by, fleet FROM stepwell.row_filters ORDER BY role

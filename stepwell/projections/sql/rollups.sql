@@ -1,4 +1,4 @@
--- Queries of stepwell/projections/rollups.py. One "-- name:" line opens each entry.
+-- Queries of stepwell/projections/sums/rollups.py. One "-- name:" line opens each entry.
 
 -- name: known_verdicts
 -- Times in whole microseconds since 1970, as records have them.

@@ -1,4 +1,4 @@
--- Queries of stepwell/projections/tune.py and retention.py. One "-- name:" line opens each entry.
+-- Queries of stepwell/projections/upkeep/tune.py and retention.py. One "-- name:" line opens each entry.
 
 -- name: generations
 SELECT name, storage, state FROM stepwell.generations WHERE state <> 'retired' ORDER BY made_at, name

@@ -7,9 +7,9 @@ from stepwell.engine.ports import RecordBatch, TopicPartition
 from stepwell.events.model import LogRecord
 from stepwell.events.routing import key_of, topic_of
 from stepwell.projections.database import Connection
-from stepwell.projections.generations import read_homes
-from stepwell.projections.rows import project
-from stepwell.projections.writer import BatchWriter, Item
+from stepwell.projections.schema.generations import read_homes
+from stepwell.projections.writing.rows import project
+from stepwell.projections.writing.writer import BatchWriter, Item
 from tests.integration.projections import facts
 
 _starts = itertools.count(0, 1_000_000)

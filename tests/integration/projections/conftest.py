@@ -10,11 +10,11 @@ import pytest
 
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.engine.ports import MessageLog
-from stepwell.projections.audit import audit_tables
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import Projector
+from stepwell.projections.audit.rows import audit_tables
 from stepwell.projections.rebuild.rebuilder import Outcome, Rebuilder
-from stepwell.projections.rows import PROJECTED_TOPICS
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import Projector
+from stepwell.projections.writing.rows import PROJECTED_TOPICS
 from tests.integration.projections.facts import CODEC
 
 # Continuous aggregates keep what they have when the table under them is emptied. None on plain PostgreSQL.

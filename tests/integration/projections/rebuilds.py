@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stepwell.engine.ports import MessageLog
-from stepwell.projections.rows import PROJECTED_TOPICS
+from stepwell.projections.writing.rows import PROJECTED_TOPICS
 from tests.integration.projections import facts
 
 Query = Callable[..., list[tuple[Any, ...]]]

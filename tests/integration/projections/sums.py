@@ -6,9 +6,9 @@ from typing import Any
 import psycopg
 
 from stepwell.projections.database import connect
-from stepwell.projections.generations import read_homes
-from stepwell.projections.schema_files import PLAIN
-from stepwell.projections.tuning import AGGREGATES
+from stepwell.projections.schema.files import PLAIN
+from stepwell.projections.schema.generations import read_homes
+from stepwell.projections.upkeep.tuning import AGGREGATES
 
 Query = Callable[..., list[tuple[Any, ...]]]
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from stepwell.engine.ports import MessageLog, RecordBatch
 from stepwell.events.model import LogRecord
 from stepwell.projections.database import connect
-from stepwell.projections.generations import read_homes
-from stepwell.projections.wall_buckets import ERROR
+from stepwell.projections.schema.generations import read_homes
+from stepwell.projections.sums.wall_buckets import ERROR
 from tests.integration.projections import facts
 from tests.integration.projections.batches import cut, write
 from tests.integration.projections.sums import Query, assert_sums_are_right, kept, refresh

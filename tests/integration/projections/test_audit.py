@@ -16,8 +16,8 @@ from stepwell.engine.restore import EngineRestore
 from stepwell.engine.timers import Timeouts
 from stepwell.events.model import StepDone
 from stepwell.events.topics import EPISODE_EVENTS
-from stepwell.projections.audit import TableAudit, audit_tables
-from stepwell.projections.migrate import migrate
+from stepwell.projections.audit.rows import TableAudit, audit_tables
+from stepwell.projections.schema.migrate import migrate
 from tests.integration.projections import facts
 from tests.simulation.bad_records import bad_records
 from tests.unit.engine.running import FakeClock, Notes

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from stepwell.engine.ports import MessageLog
-from stepwell.projections.audit import Difference, audit_tables
-from stepwell.projections.migrate import migrate
+from stepwell.projections.audit.rows import Difference, audit_tables
+from stepwell.projections.schema.migrate import migrate
 from tests.integration.projections import facts
 from tests.integration.projections.test_audit import refusable
 

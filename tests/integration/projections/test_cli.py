@@ -14,7 +14,7 @@ import pytest
 
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
-from stepwell.projections.projector import Projector
+from stepwell.projections.writing.projector import Projector
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 

@@ -16,12 +16,12 @@ from stepwell.engine.publish import outgoing
 from stepwell.events import model
 from stepwell.events.model import LogRecord
 from stepwell.events.topics import EPISODE_EVENTS
-from stepwell.projections.batch_reader import BatchReader
 from stepwell.projections.database import connect
-from stepwell.projections.generations import read_homes
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import GROUP, Projector
-from stepwell.projections.writer import BatchWriter, Item
+from stepwell.projections.schema.generations import read_homes
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.batch_reader import BatchReader
+from stepwell.projections.writing.projector import GROUP, Projector
+from stepwell.projections.writing.writer import BatchWriter, Item
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 

@@ -18,9 +18,9 @@ import pytest
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
 from stepwell.engine.ports import MessageLog
-from stepwell.projections.audit import audit_tables
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import Projector
+from stepwell.projections.audit.rows import audit_tables
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import Projector
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 
@@ -205,9 +205,9 @@ from pathlib import Path
 import psycopg
 from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
-from stepwell.projections.audit import audit_tables
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import Projector
+from stepwell.projections.audit.rows import audit_tables
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import Projector
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 
@@ -248,7 +248,7 @@ BEHIND = """
 def behind(projector, log):
     ends = {s: m.high for topic in facts_topics for s, m in log.admin().watermarks(topic).items()}
     return any(projector.projector.positions.get(source, -1) < end for source, end in ends.items())
-from stepwell.projections.rows import PROJECTED_TOPICS as facts_topics
+from stepwell.projections.writing.rows import PROJECTED_TOPICS as facts_topics
 """
 
 

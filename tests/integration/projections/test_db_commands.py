@@ -14,8 +14,8 @@ from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.cli import build_app
 from stepwell.events import model
 from stepwell.exceptions import ConfigurationError, NotFoundError
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import Projector
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import Projector
 from stepwell.settings import get_settings
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running

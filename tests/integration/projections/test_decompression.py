@@ -6,10 +6,10 @@ import psycopg
 import pytest
 
 from stepwell.engine.ports import MessageLog
-from stepwell.projections import tune
 from stepwell.projections.database import connect
-from stepwell.projections.projector import Projector
-from stepwell.projections.tuning import Tuning
+from stepwell.projections.upkeep import tune
+from stepwell.projections.upkeep.tuning import Tuning
+from stepwell.projections.writing.projector import Projector
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 

@@ -19,8 +19,8 @@ from stepwell.adapters.logs import open_log
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
 from stepwell.engine.ports import MessageLog, TopicPartition
 from stepwell.exceptions import DatabaseUnavailableError
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import Projector
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import Projector
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 
@@ -32,8 +32,8 @@ SUICIDAL = """
 import os, signal, sys, threading
 from stepwell.adapters.logs import open_log
 from stepwell.events.codec import Codec
-from stepwell.projections import writer
-from stepwell.projections.projector import Projector
+from stepwell.projections.writing import writer
+from stepwell.projections.writing.projector import Projector
 
 place, countdown, log, url = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 

@@ -13,11 +13,11 @@ import pytest
 from stepwell.engine.ports import MessageLog
 from stepwell.events import model
 from stepwell.exceptions import ConfigurationError, MigrationError, NotFoundError
-from stepwell.projections import fields
-from stepwell.projections.fields import Field
-from stepwell.projections.migrate import migrate
-from stepwell.projections.schema_files import packaged
-from stepwell.projections.views import make_views
+from stepwell.projections.on_read import fields
+from stepwell.projections.on_read.fields import Field
+from stepwell.projections.schema.files import packaged
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.schema.views import make_views
 from tests.integration.projections import facts
 
 Query = Callable[..., list[tuple[object, ...]]]

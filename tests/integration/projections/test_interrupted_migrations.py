@@ -7,8 +7,8 @@ import psycopg
 import pytest
 
 from stepwell.exceptions import DatabaseError, DatabaseUnavailableError, MigrationError
-from stepwell.projections import migrate as module
-from stepwell.projections.migrate import migrate, status
+from stepwell.projections.schema import migrate as module
+from stepwell.projections.schema.migrate import migrate, status
 
 CATALOGUE = """
 SELECT n.nspname, c.relname, c.relkind::text,

@@ -9,13 +9,13 @@ import pytest
 
 from stepwell.engine.ports import MessageLog
 from stepwell.exceptions import DatabaseUnavailableError, MigrationError
-from stepwell.projections.audit import audit_tables
-from stepwell.projections.copy_format import TYPE_NAMES
+from stepwell.projections.audit.rows import audit_tables
 from stepwell.projections.database import connect
-from stepwell.projections.migrate import AppliedMigration, migrate, require_current, status
-from stepwell.projections.projector import Projector
-from stepwell.projections.schema_files import SchemaFile, SchemaFiles, packaged
+from stepwell.projections.schema.files import SchemaFile, SchemaFiles, packaged
+from stepwell.projections.schema.migrate import AppliedMigration, migrate, require_current, status
 from stepwell.projections.tables import KINDS
+from stepwell.projections.writing.copy_format import TYPE_NAMES
+from stepwell.projections.writing.projector import Projector
 from tests.integration.projections.facts import CODEC
 
 

@@ -9,7 +9,7 @@ from stepwell.adapters.workers.vitals import WorkerVitals
 from stepwell.engine.ports import Consumer, MessageLog, TopicPartition
 from stepwell.events.topics import EPISODE_EVENTS
 from stepwell.exceptions import LogUnavailableError
-from stepwell.projections.projector import GROUP
+from stepwell.projections.writing.projector import GROUP
 from tests.integration.projections import facts
 
 Query = Callable[..., list[tuple[Any, ...]]]

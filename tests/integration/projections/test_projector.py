@@ -14,10 +14,10 @@ from stepwell.engine.publish import outgoing
 from stepwell.events.topics import EPISODE_EVENTS
 from stepwell.exceptions import LogUnavailableError, SinkFencedError
 from stepwell.projections.database import connect
-from stepwell.projections.generations import read_homes
-from stepwell.projections.projector import Projector
-from stepwell.projections.rows import Source, rows_of
-from stepwell.projections.writer import BatchWriter, Item
+from stepwell.projections.schema.generations import read_homes
+from stepwell.projections.writing.projector import Projector
+from stepwell.projections.writing.rows import Source, rows_of
+from stepwell.projections.writing.writer import BatchWriter, Item
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 from tests.unit.engine.running import Flaky

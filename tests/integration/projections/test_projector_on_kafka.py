@@ -14,8 +14,8 @@ from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
 from stepwell.engine.ports import Consumer, TopicPartition
 from stepwell.engine.publish import all_outgoing
 from stepwell.events.topics import TOPICS
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import Projector
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import Projector
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 

@@ -15,12 +15,12 @@ import pytest
 from stepwell.adapters.logs import open_log
 from stepwell.engine.ports import MessageLog
 from stepwell.exceptions import ConfigurationError, RebuildError
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import Projector
 from stepwell.projections.rebuild.cancel import cancel, drop_old
 from stepwell.projections.rebuild.compare import compare_table
 from stepwell.projections.rebuild.rebuilder import Outcome
 from stepwell.projections.rebuild.state import read_status
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import Projector
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 from tests.integration.projections.rebuilds import HOME, Query, caught_up, some_of_everything

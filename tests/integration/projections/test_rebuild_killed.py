@@ -11,10 +11,10 @@ import pytest
 
 from stepwell.adapters.logs import open_log
 from stepwell.adapters.parts.embedded_postgres import EmbeddedPostgres
-from stepwell.projections.audit import audit_tables
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import Projector
+from stepwell.projections.audit.rows import audit_tables
 from stepwell.projections.rebuild.rebuilder import Rebuilder
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import Projector
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 
@@ -23,7 +23,8 @@ SUICIDAL = """
 import os, signal, sys
 from stepwell.adapters.logs import open_log
 from stepwell.events.codec import Codec
-from stepwell.projections import generations, writer
+from stepwell.projections.schema import generations
+from stepwell.projections.writing import writer
 from stepwell.projections.rebuild import fill, rebuilder
 
 place, countdown, log, url, *tables = sys.argv[1:]

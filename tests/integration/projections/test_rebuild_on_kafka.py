@@ -10,9 +10,9 @@ from stepwell.adapters.logs import open_log
 from stepwell.engine.ports import MessageLog
 from stepwell.engine.publish import all_outgoing
 from stepwell.events.topics import TOPICS
-from stepwell.projections.migrate import migrate
-from stepwell.projections.projector import GROUP, Projector
 from stepwell.projections.rebuild.rebuilder import Rebuilder
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.writing.projector import GROUP, Projector
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 

@@ -8,12 +8,12 @@ import pytest
 
 from stepwell.engine.ports import MessageLog
 from stepwell.exceptions import RebuildError
-from stepwell.projections import generations
-from stepwell.projections.audit import audit_tables
-from stepwell.projections.migrate import migrate, status
+from stepwell.projections.audit.rows import audit_tables
 from stepwell.projections.rebuild.cancel import drop_old
 from stepwell.projections.rebuild.rebuilder import Outcome
-from stepwell.projections.schema_files import HYPERTABLES, PLAIN
+from stepwell.projections.schema import generations
+from stepwell.projections.schema.files import HYPERTABLES, PLAIN
+from stepwell.projections.schema.migrate import migrate, status
 from tests.integration.projections import facts
 from tests.integration.projections.rebuilds import HOME, some_of_everything
 

@@ -10,13 +10,13 @@ import pytest
 
 from stepwell.engine.ports import MessageLog
 from stepwell.events.model import LogRecord
-from stepwell.projections import tune
-from stepwell.projections.audit import audit_tables
+from stepwell.projections.audit.rows import audit_tables
+from stepwell.projections.audit.sums import wrong_sums
 from stepwell.projections.database import Connection, connect
-from stepwell.projections.generations import read_homes
-from stepwell.projections.retention import Done, upkeep
-from stepwell.projections.rollup_audit import wrong_sums
-from stepwell.projections.tuning import Tuning
+from stepwell.projections.schema.generations import read_homes
+from stepwell.projections.upkeep import tune
+from stepwell.projections.upkeep.retention import Done, upkeep
+from stepwell.projections.upkeep.tuning import Tuning
 from tests.integration.projections import facts
 from tests.integration.projections.batches import write_by_topic
 from tests.integration.projections.conftest import Running

@@ -17,17 +17,18 @@ from stepwell.adapters.logs.memory import MemoryLog
 from stepwell.events import model
 from stepwell.events.model import LogRecord
 from stepwell.exceptions import ConfigurationError, DatabaseError, MigrationError, NotFoundError
-from stepwell.projections import fields, roles
-from stepwell.projections.audit import audit_tables
+from stepwell.projections.access import roles
+from stepwell.projections.access.grants import settle
+from stepwell.projections.access.roles import Limits
+from stepwell.projections.access.row_filters import RowFilter, like, shell
+from stepwell.projections.audit.rows import audit_tables
 from stepwell.projections.database import connect
-from stepwell.projections.grants import settle
-from stepwell.projections.migrate import migrate, require_current
-from stepwell.projections.projector import Projector
+from stepwell.projections.on_read import fields
 from stepwell.projections.rebuild.rebuilder import Rebuilder
-from stepwell.projections.roles import Limits
-from stepwell.projections.row_filters import RowFilter, like, shell
-from stepwell.projections.schema_files import SchemaFile, SchemaFiles, packaged
-from stepwell.projections.views import make_views
+from stepwell.projections.schema.files import SchemaFile, SchemaFiles, packaged
+from stepwell.projections.schema.migrate import migrate, require_current
+from stepwell.projections.schema.views import make_views
+from stepwell.projections.writing.projector import Projector
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
 
@@ -250,7 +251,7 @@ def test_an_owner_migrates_and_what_is_made_later_has_its_grants(site: Site) -> 
 
 
 def test_a_new_generation_has_the_writers_grants_before_it_is_filled(site: Site) -> None:
-    from stepwell.projections.generations import make_generation
+    from stepwell.projections.schema.generations import make_generation
 
     with psycopg.connect(site.owner, autocommit=True) as connection, connection.transaction(force_rollback=True):
         schema = make_generation(connection, packaged().tables, made_from="log").schemas[0]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from stepwell.exceptions import ConfigurationError
-from stepwell.projections import tune
 from stepwell.projections.database import Connection, connect
-from stepwell.projections.generations import make_generation
-from stepwell.projections.migrate import migrate
-from stepwell.projections.schema_files import packaged
-from stepwell.projections.tuning import AGGREGATES, HYPERTABLES, Tuning
+from stepwell.projections.schema.files import packaged
+from stepwell.projections.schema.generations import make_generation
+from stepwell.projections.schema.migrate import migrate
+from stepwell.projections.upkeep import tune
+from stepwell.projections.upkeep.tuning import AGGREGATES, HYPERTABLES, Tuning
 from stepwell.settings import load_settings
 
 G1 = "stepwell_g1"

@@ -16,9 +16,9 @@ from stepwell.adapters.otlp.taken import MalformedRequestError
 from stepwell.events.codec import Codec
 from stepwell.events.guards import check_sample_times
 from stepwell.events.topics import TELEMETRY
-from stepwell.projections.copy_format import encode_rows
-from stepwell.projections.rows import Source, rows_of
 from stepwell.projections.tables import KINDS
+from stepwell.projections.writing.copy_format import encode_rows
+from stepwell.projections.writing.rows import Source, rows_of
 
 CODEC = Codec()
 NOW_NS = time.time_ns()

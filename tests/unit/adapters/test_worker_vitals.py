@@ -25,7 +25,7 @@ from stepwell.events.codec import Codec
 from stepwell.events.model import DeadLetter, WorkerReported
 from stepwell.events.topics import TELEMETRY
 from stepwell.exceptions import ConfigurationError, LogUnavailableError
-from stepwell.projections.log_watch import Look
+from stepwell.projections.progress.log_watch import Look
 from tests.unit.events.records import sample
 
 CODEC = Codec()

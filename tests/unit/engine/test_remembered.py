@@ -6,7 +6,7 @@ import pytest
 
 from stepwell.engine.remembered import Remembered
 from stepwell.events.model import Attribute, Series, TelemetrySampled
-from stepwell.projections import rows_telemetry
+from stepwell.projections.writing import rows_telemetry
 from tests.unit.events.records import sample
 
 

@@ -13,9 +13,9 @@ from stepwell.engine.ports import RecordBatch
 from stepwell.events.codec import SCHEMA_HEADER
 from stepwell.events.model import Headers
 from stepwell.exceptions import LogError
-from stepwell.projections.batch_reader import BatchReader
-from stepwell.projections.columns.batch import ColumnReader
-from stepwell.projections.columns.headers import DECISIVE, UNKNOWN, plans_of
+from stepwell.projections.writing.batch_reader import BatchReader
+from stepwell.projections.writing.columns.batch import ColumnReader
+from stepwell.projections.writing.columns.headers import DECISIVE, UNKNOWN, plans_of
 from tests.unit.projections.test_columns import ACTION, CODEC, STEP, Given, batch_of, check, given_of
 
 MANY = 50

@@ -22,11 +22,11 @@ from stepwell.events.model import Headers
 from stepwell.events.schemas import without_logical_types
 from stepwell.events.topics import EPISODE_EVENTS, POLICY_EVENTS
 from stepwell.exceptions import EventError
-from stepwell.projections.columns.batch import ColumnReader, ColumnRows
-from stepwell.projections.columns.deltas import NO_BUCKET, step_deltas
-from stepwell.projections.copy_format import encode_rows
-from stepwell.projections.rows import project
 from stepwell.projections.tables import KINDS, Values, reduce_rows
+from stepwell.projections.writing.columns.batch import ColumnReader, ColumnRows
+from stepwell.projections.writing.columns.deltas import NO_BUCKET, step_deltas
+from stepwell.projections.writing.copy_format import encode_rows
+from stepwell.projections.writing.rows import project
 from tests.unit.events.records import sample
 
 CODEC = Codec()
@@ -393,7 +393,7 @@ def test_repeats_keep_the_first_of_each_key() -> None:
 
 
 def test_keys_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepwell.projections.columns.batch.texts.mixed", lambda found, _: np.zeros_like(found))
+    monkeypatch.setattr("stepwell.projections.writing.columns.batch.texts.mixed", lambda found, _: np.zeros_like(found))
     keys = [
         ("ep-1", 1, 0, "sim-1", 0),
         ("ep-1", 1, 0, "sim-1", 0),
@@ -433,7 +433,7 @@ def test_a_defect_costs_time_and_no_rows(monkeypatch: pytest.MonkeyPatch) -> Non
     def fail(*_: Any, **__: Any) -> None:
         raise IndexError("a defect")
 
-    monkeypatch.setattr("stepwell.projections.columns.batch.guards.heads_pass", fail)
+    monkeypatch.setattr("stepwell.projections.writing.columns.batch.guards.heads_pass", fail)
     assert READER.read(batch_of([step(), action()])) == ([], [0, 1])
 
 

@@ -6,7 +6,7 @@ import pytest
 from stepwell.exceptions import ConfigurationError, DatabaseError, DatabaseUnavailableError
 from stepwell.projections import queries
 from stepwell.projections.database import connect, named_errors
-from stepwell.projections.schema_files import packaged
+from stepwell.projections.schema.files import packaged
 from stepwell.projections.tables import KINDS
 
 URL = "postgresql://u:secret@127.0.0.1:1/x"

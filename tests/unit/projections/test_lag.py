@@ -1,6 +1,6 @@
 """How far behind a reader is, in time."""
 
-from stepwell.projections.lag import LagMeter, ProgressMeter, RateMeter
+from stepwell.projections.progress.lag import LagMeter, ProgressMeter, RateMeter
 
 
 def test_nothing_is_known_before_an_end_was_passed() -> None:

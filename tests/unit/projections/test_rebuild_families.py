@@ -4,10 +4,10 @@ import pytest
 
 from stepwell.events.topics import EPISODE_EVENTS, EPISODE_SNAPSHOTS, POLICY_EVENTS, TELEMETRY
 from stepwell.exceptions import ConfigurationError
-from stepwell.projections.generations import Homes
 from stepwell.projections.rebuild.families import FAMILIES, scope_of
-from stepwell.projections.rows import PROJECTED_TOPICS
+from stepwell.projections.schema.generations import Homes
 from stepwell.projections.tables import KINDS
+from stepwell.projections.writing.rows import PROJECTED_TOPICS
 
 
 def test_all_is_everything_from_every_topic() -> None:

@@ -19,10 +19,10 @@ from stepwell.events.topics import (
     POLICY_EVENTS,
     POLICY_SNAPSHOTS,
 )
-from stepwell.projections.copy_format import encode_rows
-from stepwell.projections.rows import PROJECTED_TOPICS, Source, rows_of
-from stepwell.projections.standing import EARLIEST_US
+from stepwell.projections.sums.standing import EARLIEST_US
 from stepwell.projections.tables import KINDS, reduce_rows
+from stepwell.projections.writing.copy_format import encode_rows
+from stepwell.projections.writing.rows import PROJECTED_TOPICS, Source, rows_of
 from tests.unit.events.records import CLASSES, sample
 
 CODEC = Codec()

@@ -11,9 +11,9 @@ from stepwell.events import model
 from stepwell.events.codec import Codec
 from stepwell.events.model import Attribute, Series
 from stepwell.events.topics import TELEMETRY
-from stepwell.projections.rows import Source, rows_of
-from stepwell.projections.rows_telemetry import series_id_of
 from stepwell.projections.tables import KINDS
+from stepwell.projections.writing.rows import Source, rows_of
+from stepwell.projections.writing.rows_telemetry import series_id_of
 from tests.unit.events.records import sample
 from tests.unit.events.test_golden import golden
 

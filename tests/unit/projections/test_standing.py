@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.projections.standing import EARLIEST_US, LATEST_US, VERDICT_COLUMNS, changes_of
+from stepwell.projections.sums.standing import EARLIEST_US, LATEST_US, VERDICT_COLUMNS, changes_of
 from stepwell.projections.tables import KINDS, Values
 
 NOW = 1_790_000_000_000_000

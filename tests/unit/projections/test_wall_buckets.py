@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.projections.schema_files import packaged
-from stepwell.projections.wall_buckets import BOUNDS, ERROR, wall_bucket, wall_us
+from stepwell.projections.schema.files import packaged
+from stepwell.projections.sums.wall_buckets import BOUNDS, ERROR, wall_bucket, wall_us
 
 
 def stands_for(bucket: int) -> float:

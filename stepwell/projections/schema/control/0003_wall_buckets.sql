@@ -1,7 +1,7 @@
 -- Durations in buckets: what a percentile over any rows can be read from, without an extension of the database's.
 -- The bounds are whole microseconds, each at most 1.1 times the one before (1, or the next number where that is less):
 -- where a duration falls is decided with whole numbers and the same on every machine. docs/timescaledb.md says how far
--- off a percentile can be: (1.1 - 1) / (1.1 + 1), 4.8 %. stepwell/projections/wall_buckets.py has the same bounds.
+-- off a percentile can be: (1.1 - 1) / (1.1 + 1), 4.8 %. stepwell/projections/sums/wall_buckets.py has the same bounds.
 
 CREATE FUNCTION stepwell.wall_bounds() RETURNS bigint[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

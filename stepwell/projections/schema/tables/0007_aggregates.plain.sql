@@ -1,4 +1,4 @@
--- Sums that the projector keeps, in the transaction that writes the facts: stepwell/projections/rollups.py.
+-- Sums that the projector keeps, in the transaction that writes the facts: stepwell/projections/sums/rollups.py.
 
 -- What retention looks for. Rows come in the order of the log, so that a BRIN index costs next to nothing.
 CREATE INDEX steps_logged_at ON steps USING brin (logged_at);

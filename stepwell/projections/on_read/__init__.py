@@ -1,0 +1,1 @@
+"""Views of what stands in JSON, without a migration."""

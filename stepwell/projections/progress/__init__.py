@@ -1,0 +1,1 @@
+"""How far the projector and the workers before it are, told to the database."""

@@ -1,0 +1,1 @@
+"""What is added up from rows: the verdicts that count, and sums by minute, hour and day."""

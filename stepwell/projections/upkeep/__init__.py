@@ -1,0 +1,1 @@
+"""What TimescaleDB is set to, and what goes when: chunks, compression, refreshes, retention."""

@@ -1,0 +1,1 @@
+"""From the log into the tables, exactly once: batches, rows, COPY."""
