@@ -24,7 +24,7 @@ from stepwell.projections.access.row_filters import RowFilter, read_filters
 from stepwell.projections.database import Connection, connect, named_errors
 from stepwell.projections.schema.files import packaged
 from stepwell.projections.schema.migrate import migrating, require_current
-from stepwell.projections.schema.views import make_views
+from stepwell.projections.schema.public_views import make_views
 from stepwell.redaction import redact_url
 
 __all__ = [

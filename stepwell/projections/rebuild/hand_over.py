@@ -17,7 +17,7 @@ from stepwell.projections.rebuild.state import RebuildState
 from stepwell.projections.schema import generations
 from stepwell.projections.schema.files import HYPERTABLES, packaged
 from stepwell.projections.schema.generations import read_homes
-from stepwell.projections.schema.views import make_views
+from stepwell.projections.schema.public_views import make_views
 from stepwell.projections.upkeep import tune
 
 __all__ = ["drop_retired", "put_in_force", "relations_of", "rest_retired", "storage_of"]

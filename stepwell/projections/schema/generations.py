@@ -147,7 +147,7 @@ def run_in_schema(connection: Connection, schema: str, file: SchemaFile) -> None
 def activate(connection: Connection, schema: str) -> None:
     """Let every table of a generation live there from now on; within a transaction, under the exclusive lock.
 
-    The views still show the old ones until they are made again (`stepwell.projections.schema.views`).
+    The views still show the old ones until they are made again (`stepwell.projections.schema.public_views`).
     """
     connection.execute(queries.load("generations")["take_homes"], {"schema": schema})
     connection.execute(queries.load("generations")["settle_states"])

@@ -20,7 +20,7 @@ from stepwell.projections.database import Connection, connect, named_errors
 from stepwell.projections.schema import generations
 from stepwell.projections.schema.files import SchemaFile, SchemaFiles, packaged
 from stepwell.projections.schema.generations import FIRST, RETIRED
-from stepwell.projections.schema.views import make_views
+from stepwell.projections.schema.public_views import make_views
 from stepwell.redaction import redact_url
 
 __all__ = ["AppliedMigration", "PendingMigration", "SchemaStatus", "migrate", "migrating", "require_current", "status"]

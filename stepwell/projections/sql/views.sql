@@ -1,4 +1,4 @@
--- Queries of stepwell/projections/schema/views.py. One "-- name:" line opens each entry.
+-- Queries of stepwell/projections/schema/public_views.py. One "-- name:" line opens each entry.
 
 -- name: made
 SELECT sha256 FROM stepwell.made_views WHERE name = 'all'

@@ -17,7 +17,7 @@ from stepwell.projections.on_read import fields
 from stepwell.projections.on_read.fields import Field
 from stepwell.projections.schema.files import packaged
 from stepwell.projections.schema.migrate import migrate
-from stepwell.projections.schema.views import make_views
+from stepwell.projections.schema.public_views import make_views
 from tests.integration.projections import facts
 
 Query = Callable[..., list[tuple[object, ...]]]

@@ -27,7 +27,7 @@ from stepwell.projections.on_read import fields
 from stepwell.projections.rebuild.rebuilder import Rebuilder
 from stepwell.projections.schema.files import SchemaFile, SchemaFiles, packaged
 from stepwell.projections.schema.migrate import migrate, require_current
-from stepwell.projections.schema.views import make_views
+from stepwell.projections.schema.public_views import make_views
 from stepwell.projections.writing.projector import Projector
 from tests.integration.projections import facts
 from tests.integration.projections.conftest import Running
