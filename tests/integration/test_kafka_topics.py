@@ -174,7 +174,7 @@ def test_the_command_on_a_local_log(tmp_path: Path) -> None:
 def test_the_command_without_a_broker_says_so(tmp_path: Path) -> None:
     done = _stepwell("kafka://127.0.0.1:9", tmp_path, "check")
     assert done.returncode == 1
-    assert done.stderr.startswith("stepwell: Kafka")
+    assert done.stderr.startswith("stepwell: The log kafka://127.0.0.1:9 is not available: Kafka")
     assert "Traceback" not in done.stderr
 
 
