@@ -13,15 +13,19 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from stepwell.exceptions import MissingPartError, StepwellError
 
 __all__ = [
-    "OwnProcess", "exclusive", "free_port",
+    "OwnProcess", "ServerPart", "exclusive", "free_port",
     "listens", "npm_install", "parts_directory", "require_command", "tail",
     "write_if_changed",
 ]  # fmt: skip
@@ -187,3 +191,45 @@ class OwnProcess:
 
     def _tail(self) -> str:
         return f"Last lines of {self.log}:\n{tail(self.log)}"
+
+
+class ServerPart(ABC):
+    """A server of one process with a folder of its own. A context manager; it ends with the process that started it.
+
+    Args:
+        directory: where its data and log lie; kept on `stop`. None: a temporary folder, removed on `stop`.
+        name: of the part, for the temporary folder.
+    """
+
+    def __init__(self, directory: Path | str | None, name: str) -> None:
+        self._temporary = directory is None
+        self.directory = Path(directory or tempfile.mkdtemp(prefix=f"stepwell-{name}-")).absolute()
+        self.log = self.directory / "server.log"
+        self._process: OwnProcess | None = None
+
+    @abstractmethod
+    def start(self) -> str:
+        """Start it (a restart keeps data and port); the URL. Does nothing when it runs."""
+
+    def stop(self) -> None:
+        """End it in order; nothing when it does not run."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def kill9(self) -> None:
+        """End it at once (SIGKILL). The data stays, also that of a temporary folder, until `stop`."""
+        if self._process is not None:
+            self._process.kill9()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -5,7 +5,6 @@ own folder, over a kill as well: the ids stand in the records of a log.
 """
 
 import argparse
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,10 +13,8 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from stepwell.adapters.parts import OwnProcess, exclusive, free_port, parts_directory, require_command
+from stepwell.adapters.parts import OwnProcess, ServerPart, exclusive, free_port, parts_directory, require_command
 from stepwell.exceptions import MissingPartError, StepwellError
 
 __all__ = ["RegistryPart", "install"]
@@ -69,7 +66,7 @@ def _bring(home: Path) -> None:
         unpacked.rename(home / "app")  # whole or not at all
 
 
-class RegistryPart:
+class RegistryPart(ServerPart):
     """One registry. A context manager; also ``start``, ``stop``, ``kill9``. It ends with the process that started it.
 
     Args:
@@ -81,12 +78,9 @@ class RegistryPart:
     def __init__(
         self, directory: Path | str | None = None, port: int | None = None, *, home: Path | None = None
     ) -> None:
-        self._temporary = directory is None
-        self.directory = Path(directory or tempfile.mkdtemp(prefix="stepwell-registry-")).absolute()
-        self.log = self.directory / "server.log"
+        super().__init__(directory, "registry")
         self.port = port or free_port()
         self._home = home
-        self._process: OwnProcess | None = None
 
     @property
     def url(self) -> str:
@@ -128,29 +122,6 @@ class RegistryPart:
             self._process = OwnProcess(self.command(), self.log, cwd=self.directory)
             self._process.wait_ready(self.answers, READY_TIMEOUT_S, "The schema registry")
         return self.url
-
-    def stop(self) -> None:
-        """End it in order; nothing when it does not run."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-        if self._temporary:
-            shutil.rmtree(self.directory, ignore_errors=True)
-
-    def kill9(self) -> None:
-        """End it at once (SIGKILL). The data stays, also that of a temporary folder, until `stop`."""
-        if self._process is not None:
-            self._process.kill9()
-            self._process = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def main(arguments: list[str] | None = None) -> int:

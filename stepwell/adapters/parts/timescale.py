@@ -10,11 +10,10 @@ import shutil
 import tempfile
 from importlib import resources
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from stepwell.adapters.parts import (
     OwnProcess,
+    ServerPart,
     exclusive,
     free_port,
     listens,
@@ -83,7 +82,7 @@ def _serve(home: Path, data: str, log: Path, port: int | None = None) -> tuple[O
     return process, port
 
 
-class TimescalePart:
+class TimescalePart(ServerPart):
     """One server. A context manager; also ``start``, ``stop`` and ``kill9``. It ends with the process that started it.
 
     Args:
@@ -95,12 +94,9 @@ class TimescalePart:
     def __init__(
         self, directory: Path | str | None = None, port: int | None = None, *, home: Path | None = None
     ) -> None:
-        self._temporary = directory is None
-        self.directory = Path(directory or tempfile.mkdtemp(prefix="stepwell-timescale-")).absolute()
-        self.log = self.directory / "server.log"
+        super().__init__(directory, "timescale")
         self._home = home
         self._port = port
-        self._process: OwnProcess | None = None
 
     def start(self) -> str:
         """Start it (a restart keeps data and port); the URL. Does nothing when it runs.
@@ -143,26 +139,3 @@ class TimescalePart:
             shutil.copytree(home / "template", unfinished)
             unfinished.rename(data)
         return f"file://{data}"
-
-    def stop(self) -> None:
-        """End it in order; nothing when it does not run."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-        if self._temporary:
-            shutil.rmtree(self.directory, ignore_errors=True)
-
-    def kill9(self) -> None:
-        """End it at once (SIGKILL). The data stays, also that of a temporary folder, until `stop`."""
-        if self._process is not None:
-            self._process.kill9()
-            self._process = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
