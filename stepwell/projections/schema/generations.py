@@ -75,7 +75,7 @@ class Homes:
         if not self.active:
             return
         # A statement of its own: the lock may have been waited for, and a snapshot is older than the wait.
-        found = connection.execute(sql_["schemas"]).fetchone()
+        found = connection.execute(sql_["homes"]).fetchone()
         if found is None or tuple(found[0] or ()) != self.schemas:
             now = ", ".join((found and found[0]) or ["nowhere"])
             raise GenerationMovedError(f"The tables have moved from {', '.join(self.schemas)} to {now}")

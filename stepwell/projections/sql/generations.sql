@@ -10,9 +10,6 @@ SELECT set_config('search_path', %(path)s, true)
 -- name: lock
 SELECT pg_advisory_xact_lock(5783366172)
 
--- name: schemas
-SELECT array_agg(name ORDER BY made_at DESC, name DESC) FROM stepwell.generations WHERE state = 'active'
-
 -- name: homes
 SELECT array_agg(name ORDER BY made_at DESC, name DESC), (array_agg(storage ORDER BY made_at DESC, name DESC))[1]
 FROM stepwell.generations WHERE state = 'active'
