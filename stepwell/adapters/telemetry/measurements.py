@@ -54,21 +54,8 @@ class Origin:
 
 def gauges(origin: Origin, at: int, sequence: int, measured: Sequence[Measurement]) -> TelemetrySampled:
     """A record of what was measured at one moment (µs since 1970 UTC)."""
-    count = len(measured)
-    return TelemetrySampled(
-        worker_id=origin.worker_id,
-        host=origin.host,
-        episode_id=origin.episode_id,
-        attempt=origin.attempt,
-        sampled_at=at,
-        sample_seq=sequence,
-        scope=SCOPE,
-        series=tuple(Series(metric=each.metric, unit=each.unit, attributes=each.attributes) for each in measured),
-        point_series=tuple(range(count)),
-        point_start_at=(at,) * count,
-        point_at=(at,) * count,
-        point_value=tuple(each.value for each in measured),
-    )
+    series = [Series(metric=each.metric, unit=each.unit, attributes=each.attributes) for each in measured]
+    return _record(origin, at, at, sequence, series, [each.value for each in measured])
 
 
 def window(
@@ -96,6 +83,19 @@ def window(
         spreads.append(spread)
         series.append(Series(metric=metric, unit="s", kind="histogram", temporality="delta"))
         values.append(found.sum)
+    return _record(origin, start_at, at, sequence, series, values, spreads)
+
+
+def _record(
+    origin: Origin,
+    start_at: int,
+    at: int,
+    sequence: int,
+    series: Sequence[Series],
+    values: Sequence[float],
+    distributions: Sequence[Distribution] = (),
+) -> TelemetrySampled:
+    """One point of each series, all from ``start_at`` to ``at``."""
     count = len(values)
     return TelemetrySampled(
         worker_id=origin.worker_id,
@@ -110,5 +110,5 @@ def window(
         point_start_at=(start_at,) * count,
         point_at=(at,) * count,
         point_value=tuple(values),
-        distributions=tuple(spreads),
+        distributions=tuple(distributions),
     )
